@@ -1,0 +1,124 @@
+"""Every error this runtime raises on purpose. The class says whose fault it is, and that decides what follows.
+
+StageError
+├── RequestError              one request's fault; the engine is healthy
+│   ├── InvalidRequest        400, names the field
+│   ├── AdmissionFull         429, carries seconds to wait
+│   ├── NotAdmitting          503, the stage drains or is not ready yet
+│   ├── RequestAborted        499, the client or an operator took it back
+│   └── RequestFailed         500, the model raised
+├── EngineDeadError           503, nothing is served by this group again     exit 70
+│   ├── EngineHung            no progress within the deadline                exit 71
+│   ├── DeviceLost            the accelerator's context is poisoned          exit 72
+│   └── OutOfDeviceMemory     the model does not fit                         exit 74
+├── ModelError                the model is missing, broken or incompatible   exit 65
+└── InternalError             a law of ours is broken                        exit 70
+
+A wrong stage spec is `stage_api.errors.SpecError` (exit 64): it belongs to the contract.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from stage_api.outcome import ExitCode
+
+
+class StageError(Exception):
+    """Root of the tree. `status` is the HTTP status a client sees, `code` the machine-readable word beside it."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+
+
+class RequestError(StageError):
+    """One request's fault; the engine is healthy and its neighbours are untouched."""
+
+
+class InvalidRequest(RequestError):
+    """The request can't be served as it is. `field` is the name the client used, when one is to blame."""
+
+    status = 400
+    code = "invalid_request"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class AdmissionFull(RequestError):
+    """The waiting line is full. `retry_after_s` comes from measured step times, in seconds."""
+
+    status = 429
+    code = "queue_full"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotAdmitting(RequestError):
+    """The stage drains, starts or is closed; another replica may serve. `retry_after_s` in seconds."""
+
+    status = 503
+    code = "not_admitting"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestAborted(RequestError):
+    """The request was taken back before it was done."""
+
+    status = 499
+    code = "aborted"
+
+
+class RequestFailed(RequestError):
+    """The model raised while it worked on this request."""
+
+    status = 500
+    code = "request_failed"
+
+
+class EngineDeadError(StageError):
+    """The worker group is unusable: admission is refused, every stream ended, the process leaves with `exit_code`."""
+
+    status = 503
+    code = "engine_dead"
+    exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED
+
+
+class EngineHung(EngineDeadError):
+    """A tick made no progress within the deadline that its measured pace allows."""
+
+    code = "engine_hung"
+    exit_code = ExitCode.HANG
+
+
+class DeviceLost(EngineDeadError):
+    """The accelerator's context is poisoned: each later call on it would fail too."""
+
+    code = "device_lost"
+    exit_code = ExitCode.ACCELERATOR_FAULT
+
+
+class OutOfDeviceMemory(EngineDeadError):
+    """The model, or the warm-up that the spec declares, does not fit into device memory."""
+
+    code = "out_of_device_memory"
+    exit_code = ExitCode.OUT_OF_DEVICE_MEMORY
+
+
+class ModelError(StageError):
+    """The model is missing, broken, or not what the spec says it is."""
+
+    code = "model_error"
+    exit_code: ClassVar[ExitCode] = ExitCode.MODEL_INVALID
+
+
+class InternalError(StageError):
+    """A law of this runtime is broken; never caught and carried on."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED

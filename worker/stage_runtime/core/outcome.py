@@ -1,0 +1,104 @@
+"""What became of a request. Outcomes are a sum type, and each carries its request's id: nothing is matched by position."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from stage_runtime.core.errors import (
+    AdmissionFull,
+    EngineDeadError,
+    InvalidRequest,
+    NotAdmitting,
+    RequestAborted,
+    RequestFailed,
+    StageError,
+)
+
+
+class Modality(StrEnum):
+    """What a pipeline makes."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """A result in host memory.
+
+    Shapes: image (height, width, 3) uint8 · video (frames, height, width, 3) uint8 · audio (channels, samples) float32.
+    """
+
+    modality: Modality
+    data: bytes
+    shape: tuple[int, ...]
+    dtype: str
+    sample_rate: int | None = None
+    """Hertz; audio only."""
+
+
+class Progressed(Struct, frozen=True, tag="progressed"):
+    """`step` of `steps` denoise steps are done; `preview` shows the picture so far when one was asked for here."""
+
+    request_id: str
+    step: int
+    steps: int
+    preview: Output | None = None
+    preview_index: int | None = None
+    """Place of the preview in the request's `preview_steps`, from 0."""
+
+
+class Completed(Struct, frozen=True, tag="completed"):
+    """The output is there. `steps` is what was really run, lower than asked after an early stop."""
+
+    request_id: str
+    output: Output
+    steps: int
+
+
+class Aborted(Struct, frozen=True, tag="aborted"):
+    """The request was taken back; nothing more comes for it."""
+
+    request_id: str
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The request ended with an error: its type's name, HTTP status and machine-readable code travel with it."""
+
+    request_id: str
+    message: str
+    status: int = 500
+    code: str = "request_failed"
+    field: str | None = None
+
+
+Outcome = Progressed | Completed | Aborted | Failed
+Terminal = Completed | Aborted | Failed
+
+_BY_CODE: Final[dict[str, type[StageError]]] = {
+    kind.code: kind
+    for kind in (InvalidRequest, AdmissionFull, NotAdmitting, RequestAborted, RequestFailed, *EngineDeadError.__subclasses__())
+} | {EngineDeadError.code: EngineDeadError}
+
+
+def failed(request_id: str, error: Exception) -> Failed:
+    """`error` as an outcome. A plain exception is the model's (500); ours keep their status, code and field.
+
+    No reference to the exception is kept, so its traceback can't hold tensors alive.
+    """
+    if isinstance(error, StageError):
+        field = error.field if isinstance(error, InvalidRequest) else None
+        return Failed(request_id, str(error), error.status, error.code, field)
+    return Failed(request_id, f"{type(error).__name__}: {error}", RequestFailed.status, RequestFailed.code)
+
+
+def as_error(outcome: Failed | Aborted) -> StageError:
+    """The typed exception that an outcome stands for, to raise at the client's end: a 400 stays a 400."""
+    if isinstance(outcome, Aborted):
+        return RequestAborted(f"request {outcome.request_id} was aborted")
+    if outcome.code == InvalidRequest.code:
+        return InvalidRequest(outcome.message, outcome.field)
+    return _BY_CODE.get(outcome.code, RequestFailed)(outcome.message)

@@ -1,0 +1,52 @@
+"""The seam between policy and devices: an executor carries out waves and answers with outcomes by request id.
+
+An executor never decides what runs, in which order, or who is admitted (DIFF-RUNTIME-INV-002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.control import Control
+from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.wave import Wave
+
+
+class Executor(Protocol):
+    """Runs waves. Only the engine's loop thread calls it, apart from `health` and `capability`.
+
+    The thread that constructs an executor is the thread that must use it.
+    """
+
+    @property
+    def capability(self) -> Capability:
+        """What the loaded model can do; valid as soon as the executor is constructed."""
+
+    def submit(self, wave: Wave) -> None:
+        """Take a wave: forget its finished ids, take in its new requests, get ready to run its scheduled ids.
+
+        Raises: EngineDeadError when the group is unusable; InternalError for an id it doesn't know, or for KV
+        fields, which nothing uses.
+        """
+
+    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+        """Outcomes that are there, waiting at most until `deadline_s` on the monotonic clock (None: no limit).
+
+        In one process a poll runs one tick: each scheduled request advances by about one denoise step, and
+        requests that did not move give no outcome. Errors of one request are `Failed` outcomes.
+        Raises: EngineDeadError when the group died; nothing is to be polled after it.
+        """
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop working on these between two steps. Unknown and finished ids are no error. Gives no outcome."""
+
+    def control(self, call: Control) -> object:
+        """Carry out a control call between two ticks. Raises InvalidRequest when the model can't do it."""
+
+    def health(self) -> None:
+        """Raises EngineDeadError when the group is unusable. Safe from any thread."""
+
+    def close(self) -> None:
+        """Release model, device memory and processes. Idempotent."""
