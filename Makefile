@@ -1,0 +1,59 @@
+# `make help` lists what there is. Everything runs in one virtual environment, $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_NO_INPUT ?= 1
+export PIP_NO_INPUT
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := $(shell grep '^torch==' constraints/dev.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench generate verify pins clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Create the virtual environment and install everything, once
+
+# torch goes first and alone, so that its choice of build does not depend on the rest.
+$(READY): pyproject.toml constraints/dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt -e '.[worker,dev]'
+	@touch $@
+
+demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, compare with plain diffusers
+	@$(BIN)/python hack/demo.py
+
+test: $(READY)  ## Run all tests (ARGS="-k name" to choose)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## Style, types, import contracts, sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python hack/check_sizes.py
+
+format: $(READY)  ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+generate: $(READY)  ## Write the CRD from the contract
+	$(BIN)/python -m stage_api.crdgen
+
+verify: $(READY)  ## Fail if a generated file or the checkpoint differs from its source
+	$(BIN)/python -m stage_api.crdgen --check
+	cd models/shapes && sha256sum --check --quiet SHA256SUMS
+
+pins: $(READY)  ## Write constraints/*.txt from what is installed
+	$(BIN)/python hack/pin.py
+
+clean:  ## Remove what was built; keep the virtual environment
+	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
