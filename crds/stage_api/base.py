@@ -1,0 +1,83 @@
+"""What every model of the contract has in common: frozen, strict, camelCase, lawful.
+
+A `Law` is a rule over several fields, stated once in Python and once in CEL, side by side, so
+that a manifest is judged alike on a laptop and by the API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from stage_api.errors import Fault
+
+LAW_BROKEN = "law_broken"  # type of the pydantic error whose context carries the faults
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One rule over the fields `reads` of the model that carries it.
+
+    `check` takes those fields' values in that order and gives the fault, or None. `cel` is the
+    same rule for the API server (`self` is the carrying model), `message` what it answers with.
+    """
+
+    reads: tuple[str, ...]
+    cel: str
+    message: str
+    check: Callable[..., Fault | None]
+
+
+class Contract(BaseModel):
+    """Base of all models. A null means absent, as it does for the API server."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        validate_default=True,
+        allow_inf_nan=False,
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+    @model_validator(mode="after")
+    def _keep_laws(self) -> Self:
+        checked = (law.check(*(getattr(self, name) for name in law.reads)) for law in self.laws)
+        if faults := tuple(fault for fault in checked if fault):
+            text = "; ".join(str(fault) for fault in faults)
+            raise PydanticCustomError(LAW_BROKEN, "{text}", {"text": text, "faults": faults})
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
+    ) -> JsonSchemaValue:
+        """The model's JSON schema with its laws as CEL."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if cls.laws:
+            schema["x-kubernetes-validations"] = [
+                {"rule": law.cel, "message": law.message} for law in cls.laws
+            ]
+        return schema
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with the manifest's spelling; what was left out stays out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

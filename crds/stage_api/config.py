@@ -1,0 +1,119 @@
+"""The one file that tells a pod what it is: a stage's spec, resolved, and the topology's digest.
+
+The operator (or a local run) makes it from the stage; every pod loads it, derives the topology
+anew and compares. What differs from pod to pod is in the environment instead.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field
+
+from stage_api import names
+from stage_api.base import Contract
+from stage_api.decode import decode
+from stage_api.errors import Fault, SpecError, show
+from stage_api.parallelism import MAX_RANKS_PER_POD, ParallelismSpec
+from stage_api.spec import DrainSpec, EngineSpec, ModelSpec, StartupSpec
+from stage_api.stage import DiffusionStage
+from stage_api.topology import Topology, derive
+
+MAX_CONFIG_BYTES: Final = 1 << 20  # of a ConfigMap
+
+
+class StageConfig(Contract):
+    """All that is the same for every pod of a stage."""
+
+    contract_version: int = Field(description="Version of this file's meaning.")
+    name: str = Field(description="Name of the stage.")
+    namespace: str = Field(description="Namespace of the stage.")
+    model: ModelSpec = Field(description="The model, its name filled in.")
+    engine: EngineSpec = Field(description="How requests are scheduled and computed.")
+    parallelism: ParallelismSpec = Field(description="Rank layout of a replica.")
+    ranks_per_pod: Annotated[int, Field(ge=1, le=MAX_RANKS_PER_POD)] = Field(
+        description="Ranks in each pod, filled in."
+    )
+    topology_digest: str = Field(description="Digest of the topology that the maker of this file derived.")
+    startup: StartupSpec = Field(description="How a replica comes up.")
+    drain: DrainSpec = Field(description="How a replica goes down.")
+
+    @classmethod
+    def from_stage(cls, stage: DiffusionStage) -> Self:
+        """The config of a stage's pods."""
+        spec = stage.spec
+        return cls(
+            contract_version=names.CONTRACT_VERSION,
+            name=stage.metadata.name,
+            namespace=stage.metadata.namespace,
+            model=spec.model.model_copy(update={"name": stage.served_name}),
+            engine=spec.engine,
+            parallelism=spec.parallelism,
+            ranks_per_pod=spec.ranks_per_pod,
+            topology_digest=derive(spec.parallelism, spec.ranks_per_pod).digest,
+            startup=spec.startup,
+            drain=spec.drain,
+        )
+
+    @property
+    def served_name(self) -> str:
+        """Name that requests use in `model`."""
+        return self.model.name or self.name
+
+    def topology(self) -> Topology:
+        """Who sits where."""
+        return derive(self.parallelism, self.ranks_per_pod)
+
+    def encode(self) -> str:
+        """The file's text: the same for equal configs."""
+        return json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def load(path: str | Path) -> StageConfig:
+    """The config in a file.
+
+    Raises: SpecError if the file can't be read, breaks the contract, is of another version, or
+        names another topology than the one derived here.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise SpecError([Fault(str(path), "a readable file", error.strerror or "an error")]) from error
+    return parse(data)
+
+
+def parse(data: bytes | str) -> StageConfig:
+    """The config in the bytes of its file. Raises: SpecError, as `load`."""
+    value = _json(data)
+    version = value.get("contractVersion") if isinstance(value, dict) else None
+    if version is not None and version != names.CONTRACT_VERSION:
+        # First and alone: what else looks wrong is only the other version's spelling.
+        raise SpecError([Fault("contractVersion", str(names.CONTRACT_VERSION), show(version))])
+    config = decode(StageConfig, value)
+    derived = config.topology().digest
+    if config.topology_digest != derived:
+        raise SpecError([Fault("topologyDigest", derived, config.topology_digest)])
+    return config
+
+
+def _json(data: bytes | str) -> object:
+    if len(data) > MAX_CONFIG_BYTES:
+        raise SpecError([Fault("", f"at most {MAX_CONFIG_BYTES} bytes", f"at least {len(data)}")])
+    try:
+        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SpecError([Fault("", "JSON", f"something else ({error})")]) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return made
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no JSON number")

@@ -1,0 +1,98 @@
+"""Every name that two programs must spell alike, and the names derived from a stage's.
+
+Decides spelling only. Nothing in here reads the environment or a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+# The API.
+GROUP: Final = "omnistage.io"  # API group of every kind of ours
+VERSION: Final = "v1alpha1"  # the one served and stored version
+API_VERSION: Final = f"{GROUP}/{VERSION}"  # what manifests say in apiVersion
+KIND: Final = "DiffusionStage"  # one diffusion model served as replicas
+PLURAL: Final = "diffusionstages"  # the resource in URLs and RBAC
+SINGULAR: Final = "diffusionstage"  # what kubectl prints for one
+SHORT_NAME: Final = "dstage"  # kubectl get dstage
+CATEGORY: Final = "omnistage"  # kubectl get omnistage
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"  # name of the CustomResourceDefinition
+
+CONTRACT_VERSION: Final = 1  # of the config file; a pod refuses any other
+
+# Labels, on every child object unless said otherwise.
+LABEL_STAGE: Final = f"{GROUP}/stage"  # name of the DiffusionStage
+LABEL_REPLICA: Final = f"{GROUP}/replica"  # index of the replica, on pods
+LABEL_EPOCH: Final = f"{GROUP}/epoch"  # count of the replica's lives, on pods
+LABEL_ORDINAL: Final = f"{GROUP}/ordinal"  # index of the pod in its replica, on pods
+LABEL_RANK0: Final = f"{GROUP}/rank0"  # "true" on the pod that holds rank 0 and serves HTTP
+
+# Annotations, for values that a label can't hold.
+ANNOTATION_MODEL: Final = f"{GROUP}/model"  # the served model name as the user wrote it
+ANNOTATION_TOPOLOGY: Final = f"{GROUP}/topology"  # digest of the rank topology, on pods
+
+# Environment of a pod. What is the same for every pod of a stage is in the config file instead.
+ENV_CONFIG: Final = "OMNISTAGE_CONFIG"  # path of the config file
+ENV_STAGE: Final = "OMNISTAGE_STAGE"  # name of the stage, for logs before the config is read
+ENV_REPLICA: Final = "OMNISTAGE_REPLICA"  # index of this replica, from 0
+ENV_EPOCH: Final = "OMNISTAGE_EPOCH"  # count of this replica's lives, from 0
+ENV_MODELS: Final = "OMNISTAGE_MODELS"  # folder that holds the embedded models
+ENV_MASTER_ADDR: Final = "MASTER_ADDR"  # torchrun's: host of rank 0
+ENV_MASTER_PORT: Final = "MASTER_PORT"  # torchrun's: port of the rendezvous at rank 0
+ENV_WORLD_SIZE: Final = "WORLD_SIZE"  # torchrun's: ranks of the replica
+ENV_RANK: Final = "RANK"  # torchrun's: this process's rank in the replica
+ENV_LOCAL_RANK: Final = "LOCAL_RANK"  # torchrun's: this process's rank in its pod
+ENV_LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"  # torchrun's: ranks of this pod
+ENV_GROUP_RANK: Final = "GROUP_RANK"  # torchrun's: index of this pod in the replica
+
+# Ports.
+HTTP_PORT: Final = 8000  # requests, probes and metrics
+MASTER_PORT: Final = 29500  # rendezvous of the ranks, torch's own default
+
+# URL paths of a pod.
+PATH_LIVE: Final = "/livez"  # 200 while the process can still serve or recover by itself
+PATH_READY: Final = "/readyz"  # 200 while requests are admitted
+PATH_STARTUP: Final = "/startupz"  # 200 once the model is loaded and warm
+PATH_METRICS: Final = "/metrics"  # Prometheus text
+
+# Mount paths and files in a pod.
+CONFIG_DIR: Final = "/etc/omnistage"  # where the config is mounted
+CONFIG_FILE: Final = "stage.json"  # key in the ConfigMap and file name under CONFIG_DIR
+MODEL_DIR: Final = "/models/stage"  # where a model from outside the image is mounted
+EMBEDDED_DIR: Final = "/opt/omnistage/models"  # the embedded models in the worker image
+TERMINATION_LOG: Final = "/dev/termination-log"  # where the kubelet reads a pod's last words
+
+MAX_NAME: Final = 40  # of a stage; what is derived from it then fits into 63 characters
+NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035, since Services are named after it
+MAX_LABEL: Final = 63  # of a label value and of one part of a DNS name
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_HASH_CHARS: Final = 8
+
+
+def pod_name(stage: str, replica: int, epoch: int, ordinal: int) -> str:
+    """Name and host name of one pod. A new epoch gives a new name, so lives never mix."""
+    return f"{stage}-{replica}-e{epoch}-{ordinal}"
+
+
+def ranks_service(stage: str) -> str:
+    """Name of the headless Service through which the pods of a stage find each other."""
+    return f"{stage}-ranks"
+
+
+def master_addr(stage: str, namespace: str, replica: int, epoch: int) -> str:
+    """Where the ranks of one epoch meet: the first pod, under the headless Service."""
+    return f"{pod_name(stage, replica, epoch, 0)}.{ranks_service(stage)}.{namespace}.svc"
+
+
+def label_value(text: str) -> str:
+    """A label value for any text: itself if it may be one, else a slug with a hash.
+
+    Two texts that share a slug still get two values.
+    """
+    if len(text) <= MAX_LABEL and _LABEL_VALUE.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", text)[: MAX_LABEL - _HASH_CHARS - 1].strip("-")
+    return f"{slug}-{digest}" if slug else f"x-{digest}"

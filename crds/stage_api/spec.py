@@ -1,0 +1,271 @@
+"""What a user may ask of a stage: the `spec` of a DiffusionStage.
+
+Every field has a consumer. Rules over several fields are laws of the model that sees them all;
+rules about the layout of ranks are in `stage_api.parallelism`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from stage_api import names
+from stage_api.base import Contract, Law
+from stage_api.errors import Fault
+from stage_api.parallelism import LAYOUT_LAWS, ParallelismSpec, TopologySpec, resolve_ranks_per_pod
+
+MAX_PX: Final = 8192
+MAX_STEPS: Final = 1000
+MAX_PROMPT_CHARS: Final = 8192
+MAX_PATH_CHARS: Final = 4096  # PATH_MAX of Linux
+
+Pixels = Annotated[int, Field(ge=8, le=MAX_PX)]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+
+
+class Mode(StrEnum):
+    """When a request may join others on the device."""
+
+    STEP = "step"
+    REQUEST = "request"
+
+
+class ExecutorKind(StrEnum):
+    """Where the ranks run: `uni` has one rank, inside the engine's own process."""
+
+    UNI = "uni"
+
+
+class Dtype(StrEnum):
+    """Number format of the weights and activations."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+class Device(StrEnum):
+    """Kind of device that the ranks compute on; `auto` takes an accelerator if there is one."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Embedded(StrEnum):
+    """Models that come with the project."""
+
+    SHAPES = "shapes"
+
+
+def _is_plain_absolute(path: str) -> Fault | None:
+    if path.startswith("/") and ".." not in path.split("/"):
+        return None
+    return Fault("path", "an absolute path without '..'", path)
+
+
+class HostPath(Contract):
+    """A folder on the machine that runs the stage."""
+
+    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)] = Field(
+        description="Absolute path of a folder in the diffusers format (it has a model_index.json)."
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law(
+            ("path",),
+            "self.path.startsWith('/') && !self.path.contains('/../') && !self.path.endsWith('/..')",
+            "path: must be absolute and without '..'",
+            _is_plain_absolute,
+        ),
+    )
+
+
+def _is_one_source(embedded: Embedded | None, host_path: HostPath | None) -> Fault | None:
+    given = [name for name, value in (("embedded", embedded), ("hostPath", host_path)) if value is not None]
+    if len(given) == 1:
+        return None
+    return Fault("", "exactly one of embedded, hostPath", " and ".join(given) or "none")
+
+
+class ModelSource(Contract):
+    """Where the model comes from: exactly one of these."""
+
+    embedded: Annotated[Embedded, Field(strict=False)] | None = Field(
+        default=None, description="A model that comes with the worker image, by its name."
+    )
+    host_path: HostPath | None = Field(
+        default=None, description="A folder on the machine that runs the stage."
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law(
+            ("embedded", "host_path"),
+            "(has(self.embedded) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) == 1",
+            "exactly one of embedded, hostPath must be set",
+            _is_one_source,
+        ),
+    )
+
+
+class SamplingDefaults(Contract):
+    """What a request gets that doesn't say; laid over the defaults of the model's pipeline."""
+
+    width: Pixels | None = Field(default=None, description="Image width in pixels.")
+    height: Pixels | None = Field(default=None, description="Image height in pixels.")
+    num_inference_steps: Steps | None = Field(default=None, description="Denoising steps.")
+    guidance_scale: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        default=None, description="Strength of classifier-free guidance."
+    )
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARS)] | None = Field(
+        default=None, description="What images should not show."
+    )
+
+
+class ModelSpec(Contract):
+    """The model that the stage serves."""
+
+    name: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=253,
+                pattern=r"^[^\x00-\x1f\x7f]+$",
+                json_schema_extra={"x-expected": "1..253 characters, none of them a control character"},
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="Name that requests use in `model`. Left out, the stage's own name.")
+    source: ModelSource = Field(description="Where the model comes from: exactly one of these.")
+    pipeline_class: (
+        Annotated[
+            str,
+            Field(
+                max_length=128,
+                pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+                json_schema_extra={"x-expected": "the name of a class"},
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Pipeline class the model must have. The stage refuses to start if its "
+        "model_index.json says another.",
+    )
+    defaults: SamplingDefaults = Field(
+        default=SamplingDefaults(), description="Sampling values for requests that don't give them."
+    )
+
+
+class WarmupSpec(Contract):
+    """One shape to run before the stage is ready."""
+
+    width: Pixels = Field(description="Image width in pixels.")
+    height: Pixels = Field(description="Image height in pixels.")
+    # Two, not one: multistep solvers take another path from their second step on.
+    num_inference_steps: Steps = Field(default=2, description="Denoising steps.")
+    batch: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="Requests that run together; at most engine.maxNumSeqs."
+    )
+
+
+def _warmup_fits(warmup: tuple[WarmupSpec, ...], max_num_seqs: int) -> Fault | None:
+    for i, shape in enumerate(warmup):
+        if shape.batch > max_num_seqs:
+            return Fault(f"warmup[{i}].batch", f"at most maxNumSeqs {max_num_seqs}", str(shape.batch))
+    return None
+
+
+class EngineSpec(Contract):
+    """How requests are scheduled and computed."""
+
+    mode: Annotated[Mode, Field(strict=False)] = Field(
+        default=Mode.STEP,
+        description="When a request may join others on the device: `step` at their next denoising "
+        "step, `request` only once they are done.",
+    )
+    executor: Annotated[ExecutorKind, Field(strict=False)] = Field(
+        default=ExecutorKind.UNI,
+        description="Where the ranks run: `uni` is one rank in the engine's process.",
+    )
+    dtype: Annotated[Dtype, Field(strict=False)] = Field(
+        default=Dtype.BFLOAT16, description="Number format of weights and activations."
+    )
+    device: Annotated[Device, Field(strict=False)] = Field(
+        default=Device.AUTO,
+        description="Device to compute on; `auto` takes an accelerator if there is one. "
+        "The stage refuses to start without the device it asks for.",
+    )
+    max_num_seqs: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="Most requests that run together, for each copy of the model."
+    )
+    max_queue_size: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=64,
+        description="Most images that wait for their turn. Past it, requests are answered with 429.",
+    )
+    max_wait_ms: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        default=0, description="How long an idle engine waits for company before it starts, in milliseconds."
+    )
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(
+        default=names.HTTP_PORT, description="Port of requests, probes and metrics."
+    )
+    warmup: Annotated[tuple[WarmupSpec, ...], Field(strict=False, max_length=16)] = Field(
+        default=(),
+        description="Shapes to run before the stage is ready. Empty, one small request of the "
+        "model's default size.",
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law(
+            ("warmup", "max_num_seqs"),
+            "self.warmup.all(shape, shape.batch <= self.maxNumSeqs)",
+            "warmup: a batch must be at most maxNumSeqs",
+            _warmup_fits,
+        ),
+    )
+
+
+class StartupSpec(Contract):
+    """How a replica comes up."""
+
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=1800, description="Longest time from start to ready, model loading and warm-up included."
+    )
+
+
+class DrainSpec(Contract):
+    """How a replica goes down."""
+
+    admit_seconds: Annotated[int, Field(ge=0, le=300)] = Field(
+        default=5,
+        description="How long a stopping replica still takes requests while clients learn that it is going.",
+    )
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=120, description="How long what runs may take to finish once no more is taken."
+    )
+
+
+class DiffusionStageSpec(Contract):
+    """What the user asks for."""
+
+    replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=1, description="Independent copies of the stage, each with all its ranks."
+    )
+    model: ModelSpec = Field(description="The model that the stage serves.")
+    engine: EngineSpec = Field(default=EngineSpec(), description="How requests are scheduled and computed.")
+    parallelism: ParallelismSpec = Field(
+        default=ParallelismSpec(), description="Rank layout of one replica. The degrees multiply."
+    )
+    topology: TopologySpec = Field(default=TopologySpec(), description="Where the ranks of one replica sit.")
+    startup: StartupSpec = Field(default=StartupSpec(), description="How a replica comes up.")
+    drain: DrainSpec = Field(default=DrainSpec(), description="How a replica goes down.")
+
+    laws: ClassVar[tuple[Law, ...]] = LAYOUT_LAWS
+
+    @property
+    def ranks_per_pod(self) -> int:
+        """Ranks in each pod of a replica, resolved."""
+        return resolve_ranks_per_pod(self.parallelism, self.topology)

@@ -1,0 +1,112 @@
+"""What the operator reports about a stage: the `status` of a DiffusionStage.
+
+Conditions carry the meaning; `phase` and `ready` are for people who read a table. A status
+with unknown fields is read without complaint, so that an older program can read a newer one's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, Self
+
+from pydantic import ConfigDict, Field
+
+from stage_api.base import Contract
+from stage_api.topology import ORDER, Topology
+
+ACCEPTED: Final = "Accepted"  # condition: the spec is valid and this version can execute it
+READY: Final = "Ready"  # condition: every replica serves
+
+Count = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(max_length=63)]
+
+
+class _Reported(Contract):
+    model_config = ConfigDict(extra="ignore")
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(_Reported):
+    """One thing that is known about the stage."""
+
+    type: Annotated[str, Field(min_length=1, max_length=63)] = Field(
+        description="What the condition is about, in CamelCase."
+    )
+    status: Annotated[ConditionStatus, Field(strict=False)] = Field(description="Whether it holds.")
+    reason: Annotated[str, Field(max_length=128)] = Field("", description="Why, as one CamelCase word.")
+    message: Annotated[str, Field(max_length=4096)] = Field("", description="Why, for people.")
+    last_transition_time: (
+        Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})] | None
+    ) = Field(default=None, description="When `status` last changed.")
+    observed_generation: Count | None = Field(
+        default=None,
+        description="Generation of the spec that this was found for.",
+        json_schema_extra={"format": "int64"},
+    )
+
+
+class DegreesStatus(_Reported):
+    """Degree of every axis."""
+
+    tensor: Count = Field(default=1, description="Degree of tensor parallelism.")
+    ulysses: Count = Field(default=1, description="Degree of Ulysses sequence parallelism.")
+    ring: Count = Field(default=1, description="Degree of ring sequence parallelism.")
+    pipeline: Count = Field(default=1, description="Degree of pipeline parallelism.")
+    cfg: Count = Field(default=1, description="Degree of guidance parallelism.")
+    data: Count = Field(default=1, description="Degree of data parallelism.")
+
+
+class TopologyStatus(_Reported):
+    """The rank layout that the spec gives."""
+
+    world_size: Count = Field(description="Ranks of one replica.")
+    pods_per_replica: Count = Field(description="Pods of one replica.")
+    ranks_per_pod: Count = Field(description="Ranks in each pod.")
+    order: Annotated[str, Field(max_length=128)] = Field(description="Order of the axes, innermost first.")
+    degrees: DegreesStatus = Field(description="Degree of every axis.")
+    digest: Name = Field(description="Short hash of the whole rank table; pods compare it at start.")
+
+    @classmethod
+    def of(cls, topology: Topology) -> Self:
+        """The summary of a derived topology."""
+        return cls(
+            world_size=topology.world_size,
+            pods_per_replica=topology.pods,
+            ranks_per_pod=topology.ranks_per_pod,
+            order=ORDER,
+            degrees=DegreesStatus.model_validate(dict(topology.degrees)),
+            digest=topology.digest,
+        )
+
+
+class DiffusionStageStatus(_Reported):
+    """What is known about the stage. Written by the operator only."""
+
+    conditions: Annotated[tuple[Condition, ...], Field(strict=False, max_length=16)] = Field(
+        default=(),
+        description="What is known, one entry a type.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    observed_generation: Count | None = Field(
+        default=None,
+        description="Generation of the spec that this status is about.",
+        json_schema_extra={"format": "int64"},
+    )
+    phase: Name | None = Field(default=None, description="Summary for people. Programs read the conditions.")
+    replicas: Count | None = Field(default=None, description="Replicas that exist.")
+    ready_replicas: Count | None = Field(default=None, description="Replicas that serve.")
+    ready: Name | None = Field(default=None, description="Ready of wanted replicas, such as 1/2.")
+    selector: Annotated[str, Field(max_length=256)] | None = Field(
+        default=None, description="Label selector of the pods that serve, for autoscalers."
+    )
+    restarts: Count | None = Field(
+        default=None, description="How often replicas of the stage were restarted."
+    )
+    topology: TopologyStatus | None = Field(default=None, description="The rank layout that the spec gives.")
