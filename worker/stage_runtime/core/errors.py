@@ -108,14 +108,14 @@ class OutOfDeviceMemory(EngineDeadError):
     """The model, or the warm-up that the spec declares, does not fit into device memory."""
 
     code = "out_of_device_memory"
-    exit_code = ExitCode.OUT_OF_DEVICE_MEMORY
+    exit_code = ExitCode.OUT_OF_MEMORY
 
 
 class ModelError(StageError):
     """The model is missing, broken, or not what the spec says it is."""
 
     code = "model_error"
-    exit_code: ClassVar[ExitCode] = ExitCode.MODEL_INVALID
+    exit_code: ClassVar[ExitCode] = ExitCode.MODEL
 
 
 class InternalError(StageError):
