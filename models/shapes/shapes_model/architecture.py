@@ -35,33 +35,33 @@ def new_text_encoder(vocabulary: int) -> Qwen2_5_VLForConditionalGeneration:
     heads = 4
     half_head = TEXT_WIDTH // heads // 2
     spatial = half_head // 3
-    text = dict(
-        vocab_size=vocabulary,
-        hidden_size=TEXT_WIDTH,
-        intermediate_size=3 * TEXT_WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=heads,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=0,
-        eos_token_id=vocabulary - 1,
-        pad_token_id=0,
-        rope_parameters={
+    text = {
+        "vocab_size": vocabulary,
+        "hidden_size": TEXT_WIDTH,
+        "intermediate_size": 3 * TEXT_WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "bos_token_id": 0,
+        "eos_token_id": vocabulary - 1,
+        "pad_token_id": 0,
+        "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
             "mrope_section": [half_head - 2 * spatial, spatial, spatial],
         },
-    )
-    vision = dict(
-        depth=1,
-        hidden_size=16,
-        intermediate_size=32,
-        num_heads=2,
-        patch_size=14,
-        out_hidden_size=TEXT_WIDTH,
-        fullatt_block_indexes=[0],
-        window_size=56,
-    )
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "patch_size": 14,
+        "out_hidden_size": TEXT_WIDTH,
+        "fullatt_block_indexes": [0],
+        "window_size": 56,
+    }
     encoder = Qwen2_5_VLForConditionalGeneration(
         Qwen2_5_VLConfig(
             text_config=text,

@@ -123,7 +123,8 @@ _PAIR = re.compile(
 
 def _thing_claim(found: dict[str, str | None], tag: str) -> ThingClaim:
     colour, shape = found[f"colour_{tag}"], found[f"shape_{tag}"]
-    assert colour is not None and shape is not None
+    assert colour is not None
+    assert shape is not None
     return ThingClaim(colour, shape, found[f"size_{tag}"])
 
 
@@ -140,5 +141,7 @@ def parse_caption(text: str) -> Claim:
     if pair := _PAIR.fullmatch(plain):
         found = pair.groupdict()
         relation = _RELATION_OF[found["relation"]] if found["relation"] else None
-        return Claim((_thing_claim(found, "a"), _thing_claim(found, "b")), found["background"], relation=relation)
+        return Claim(
+            (_thing_claim(found, "a"), _thing_claim(found, "b")), found["background"], relation=relation
+        )
     raise CaptionError(f"not a caption of the shapes grammar: {text!r}")

@@ -1,7 +1,7 @@
 """Grades a picture against a prompt: does it show exactly what the text states?
 
-    verdict = check_picture(picture, "a small red circle left of a large blue heart on a white background")
-    assert verdict.ok, verdict.explain()
+verdict = check_picture(picture, "a small red circle left of a large blue heart on a white background")
+assert verdict.ok, verdict.explain()
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None =
 
 
 def _real_rotation(x: Tensor, freqs: Tensor, **_: Any) -> Tensor:
-    """Rotary embedding without complex numbers. freqs: complex [tokens, width/2], or that as real [tokens, width/2, 2]."""
+    """Rotary embedding in real numbers. freqs: complex [tokens, width/2], or as real [tokens, width/2, 2]."""
     if freqs.is_complex():
         freqs = torch.view_as_real(freqs)
     cosine, sine = freqs[:, None, :, 0], freqs[:, None, :, 1]

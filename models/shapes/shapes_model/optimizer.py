@@ -16,7 +16,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 @dataclass(frozen=True)
 class Schedule:
-    """A multiplier of the learning rate that depends on the step alone: warm up, hold, then a cosine down to `floor`."""
+    """A multiplier of the learning rate, by the step alone: warm up, hold, then a cosine down to `floor`."""
 
     warm_up: int
     hold_until: int
@@ -85,13 +85,17 @@ class Muon:
 
     def _stack(self, shape: tuple[int, int], members: list[torch.nn.Parameter]) -> _Stack:
         if len(members) % self.ranks.world:
-            raise ValueError(f"{len(members)} matrices of shape {shape} do not divide by {self.ranks.world} ranks")
+            raise ValueError(
+                f"{len(members)} matrices of shape {shape} do not divide by {self.ranks.world} ranks"
+            )
         share = len(members) // self.ranks.world
         mine = members[self.ranks.rank * share : (self.ranks.rank + 1) * share]
         return _Stack(shape, members, mine, torch.zeros(share, *shape))
 
     def _direction(self, stack: _Stack) -> torch.Tensor:
-        gradients = torch.stack([as_matrix(p.grad).reshape(stack.shape) for p in stack.mine if p.grad is not None])
+        """Parameters that the loss never sees (the last block's text output) have no gradient, which counts as zero."""
+        live = [as_matrix(torch.zeros_like(p) if p.grad is None else p.grad) for p in stack.mine]
+        gradients = torch.stack([gradient.reshape(stack.shape) for gradient in live])
         stack.momentum.lerp_(gradients, 1 - self.momentum)
         ahead = gradients.lerp(stack.momentum, self.momentum)
         unit = ahead / (ahead.norm(dim=(1, 2), keepdim=True) + 1e-7)

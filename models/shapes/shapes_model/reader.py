@@ -27,7 +27,7 @@ LEAST_INTERIOR = 6
 
 @dataclass(frozen=True)
 class SeenThing:
-    """One thing of a picture. `shape` is None if no shape fits well enough; x, y, radius in pixels of a 64 x 64 picture."""
+    """`shape` is None if no shape fits well enough; x, y and radius are in pixels of a 64 x 64 picture."""
 
     colour: str
     shape: str | None
@@ -140,7 +140,9 @@ def read_picture(picture: np.ndarray) -> Reading:
     rgb = picture.astype(np.float32)
     names = nearest_colour(rgb)
     sides = (names[:BORDER], names[-BORDER:], names[:, :BORDER], names[:, -BORDER:])
-    ground = int(np.bincount(np.concatenate([side.ravel() for side in sides]), minlength=len(PALETTE)).argmax())
+    ground = int(
+        np.bincount(np.concatenate([side.ravel() for side in sides]), minlength=len(PALETTE)).argmax()
+    )
     apart = np.sqrt(((rgb - PALETTE[ground]) ** 2).sum(-1)) > GROUND_DISTANCE
     least = LEAST_AREA * (picture.shape[0] / PICTURE_SIZE) ** 2
     parts = [part for part in components(apart) if part.sum() >= least]

@@ -16,7 +16,9 @@ def _heart() -> list[tuple[float, float]]:
     corners = []
     for step in range(24):
         angle = 2 * math.pi * step / 24
-        height = 13 * math.cos(angle) - 5 * math.cos(2 * angle) - 2 * math.cos(3 * angle) - math.cos(4 * angle)
+        height = (
+            13 * math.cos(angle) - 5 * math.cos(2 * angle) - 2 * math.cos(3 * angle) - math.cos(4 * angle)
+        )
         corners.append((16 * math.sin(angle) ** 3 / 15.5, -height / 15.5 - 0.1))
     return corners
 
@@ -57,7 +59,7 @@ def _polygon_distance(dx: np.ndarray, dy: np.ndarray, corners: np.ndarray) -> np
 
 
 def coverage(shape: str, spots: Sequence[Spot], size: int = PICTURE_SIZE) -> np.ndarray:
-    """How much of each pixel the shape covers, for each spot (in pixels of that size): float32 [n, size, size], 0 to 1."""
+    """How much of each pixel the shape covers, for each of n spots: float32 [n, size, size], 0 to 1."""
     x, y, radius = (
         np.array([getattr(spot, name) for spot in spots], dtype=np.float32)[:, None, None]
         for name in ("x", "y", "radius")
@@ -86,6 +88,8 @@ def render(scenes: Sequence[PlacedScene]) -> np.ndarray:
             if not chosen:
                 continue
             cover = coverage(shape, [scenes[index].spots[slot] for index in chosen])[..., None]
-            colours = np.array([RGB[scenes[index].scene.things[slot].colour] for index in chosen], dtype=np.float32)
+            colours = np.array(
+                [RGB[scenes[index].scene.things[slot].colour] for index in chosen], dtype=np.float32
+            )
             pictures[chosen] = pictures[chosen] * (1 - cover) + colours[:, None, None, :] * cover
     return np.round(pictures).astype(np.uint8)

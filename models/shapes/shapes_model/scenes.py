@@ -98,7 +98,7 @@ def place_single(position: str, radius: float, rng: random.Random) -> Spot:
 
 
 def place_pair(relation: str, radii: tuple[float, float], rng: random.Random) -> tuple[Spot, Spot]:
-    """Two things inside the picture, apart along the relation's axis by at least a clear gap, nearly level across it."""
+    """Two things inside the picture, clearly apart along the relation's axis and nearly level across it."""
     swapped = relation in ("right", "below")
     near_radius, far_radius = radii[::-1] if swapped else radii
     near_reach, far_reach = near_radius * EXTENT + 1, far_radius * EXTENT + 1
@@ -119,8 +119,8 @@ def place(scene: Scene, rng: random.Random) -> PlacedScene:
     radii = tuple(rng.uniform(*RADII[thing.size]) for thing in scene.things)
     if scene.position is not None:
         return PlacedScene(scene, (place_single(scene.position, radii[0], rng),))
-    assert scene.relation is not None and len(radii) == 2
-    return PlacedScene(scene, place_pair(scene.relation, radii, rng))
+    assert scene.relation is not None
+    return PlacedScene(scene, place_pair(scene.relation, (radii[0], radii[1]), rng))
 
 
 def sample_placed(rng: random.Random, *, held_out: bool, pair_share: float = 0.6) -> PlacedScene:

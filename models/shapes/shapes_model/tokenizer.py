@@ -30,7 +30,12 @@ LARGEST_VOCABULARY = 1024
 
 
 def grammar_words() -> list[str]:
-    phrases = [phrase for table in (RELATION_PHRASES, POSITION_PHRASES) for group in table.values() for phrase in group]
+    phrases = [
+        phrase
+        for table in (RELATION_PHRASES, POSITION_PHRASES)
+        for group in table.values()
+        for phrase in group
+    ]
     words = {word for phrase in phrases for word in phrase.split()}
     words.update(BACKGROUNDS, SHAPES, RADII, ["a", "an", "and", "on", "background", "the"])
     return sorted(words)
@@ -65,7 +70,9 @@ def build_tokenizer() -> Qwen2Tokenizer:
     )
     bpe.train_from_iterator(training_text(), trainer)
     learnt = json.loads(bpe.to_str())["model"]
-    merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in learnt["merges"]]
+    merges = [
+        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in learnt["merges"]
+    ]
     return Qwen2Tokenizer(
         vocab=learnt["vocab"],
         merges=merges,

@@ -150,7 +150,9 @@ def normalise(autoencoder: AutoencoderKLQwenImage) -> None:
 @torch.no_grad()
 def reconstruct(autoencoder: AutoencoderKLQwenImage, scenes: list[PlacedScene]) -> np.ndarray:
     signal = to_signal(render(scenes))
-    return np.concatenate([to_pictures(decode(autoencoder, encode(autoencoder, part)[0])) for part in signal.split(50)])
+    return np.concatenate(
+        [to_pictures(decode(autoencoder, encode(autoencoder, part)[0])) for part in signal.split(50)]
+    )
 
 
 def gate(autoencoder: AutoencoderKLQwenImage, count: int = 300) -> str:
@@ -160,7 +162,8 @@ def gate(autoencoder: AutoencoderKLQwenImage, count: int = 300) -> str:
     drawn = reconstruct(autoencoder, scenes)
     accepted = [check_picture(p, full_caption(s.scene)).ok for p, s in zip(drawn, scenes, strict=True)]
     error = np.mean((drawn.astype(np.float64) - render(scenes)) ** 2)
-    return f"{100 * np.mean(accepted):.1f} % of {count} reconstructions accepted, {10 * np.log10(255**2 / error):.1f} dB"
+    psnr = 10 * np.log10(255**2 / error)
+    return f"{100 * np.mean(accepted):.1f} % of {count} reconstructions accepted, {psnr:.1f} dB"
 
 
 def train(recipe: Recipe, out: Path, ranks: Ranks) -> AutoencoderKLQwenImage:
