@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from stage_api.errors import Fault
 
-LAW_BROKEN = "law_broken"  # type of the pydantic error whose context carries the faults
+LAW_BROKEN: Final = "law_broken"  # type of the pydantic error whose context carries the faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,15 @@ class Contract(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with the manifest's spelling; what was left out stays out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE: Final = BeforeValidator(_whole)
+"""Lets 8.0 pass as 8, the same number in JSON. NB: must stand after the bounds of an `Annotated`,
+or the JSON schema loses them."""
+
+Int = Annotated[int, WHOLE]
+"""An integer as JSON has it: 8 and 8.0 are the same number, "8" and true are none."""
