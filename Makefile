@@ -7,6 +7,7 @@ export PIP_NO_INPUT
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
@@ -20,8 +21,9 @@ setup: $(READY)  ## Create the virtual environment and install everything, once
 # torch goes first and alone, so that its choice of build does not depend on the rest.
 $(READY): pyproject.toml constraints/dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt -e '.[worker,dev]'
+	@echo "installing into $(VENV); the first time this takes minutes"
+	@$(PIP) $(TORCH)
+	@$(PIP) -c constraints/dev.txt -e '.[worker,dev]'
 	@touch $@
 
 demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, compare with plain diffusers
@@ -34,7 +36,7 @@ lint: $(READY)  ## Style, types, import contracts, sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python hack/check_sizes.py
 
 format: $(READY)  ## Rewrite the code in the project's style
