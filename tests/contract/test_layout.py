@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from check_sizes import ROOT, oversized, tracked_python_files
+from stage_api.manifest import load_manifest, parse_manifest
 
 RUNTIME = ROOT / "worker" / "stage_runtime"
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "managers"}
@@ -33,6 +35,10 @@ def above_the_line() -> list[str]:
 def below(path: Path) -> bool:
     place = path.relative_to(RUNTIME).as_posix()
     return any(place == part or place.startswith(f"{part}/") for part in BELOW)
+
+
+def pages() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_no_file_and_no_function_is_too_long() -> None:
@@ -81,3 +87,21 @@ def test_every_make_target_that_a_page_names_exists(page: str) -> None:
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
     assert named
     assert named <= targets
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_a_valid_manifest(example: Path) -> None:
+    assert load_manifest(example)
+
+
+def test_the_manifests_in_the_readme_are_valid() -> None:
+    manifests = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert manifests
+    assert all(parse_manifest(manifest) for manifest in manifests)
+
+
+@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in pages()])
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
+    missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
+    assert missing == []
