@@ -17,28 +17,25 @@ MAX_REPORT_BYTES: Final = 4096  # the kubelet keeps no more of a container's ter
 
 
 class ExitCode(IntEnum):
-    """Why a pod's process ended. 0, 64 and 65 are final; after the others a restart may help."""
+    """Why a pod's process ended. After 64 and 65 it is never restarted; after 70 to 74 it may help."""
 
     DRAINED = 0
-    """It was asked to stop and finished what ran."""
     CONFIG = 64
-    """The config or the topology is invalid, or asks for what this version can't execute."""
     MODEL = 65
-    """The model is missing, broken or incompatible with the spec."""
     RANK_DIED = 70
-    """A rank died; the whole replica fails with it."""
     HANG = 71
-    """No progress within the deadline."""
     ACCELERATOR_FAULT = 72
-    """The device is in a state that no process gets it out of; avoid the node."""
     RENDEZVOUS_TIMEOUT = 73
-    """The ranks did not meet in time."""
     OUT_OF_MEMORY = 74
-    """Device memory did not suffice to start."""
+
+    @property
+    def meaning(self) -> str:
+        """The code in words."""
+        return _MEANING[self]
 
     @property
     def retryable(self) -> bool:
-        """Whether the same spec may fare better on another try."""
+        """Whether the same spec may fare better on another try. After DRAINED there is nothing to retry."""
         return self not in (ExitCode.DRAINED, ExitCode.CONFIG, ExitCode.MODEL)
 
     @classmethod
@@ -48,6 +45,17 @@ class ExitCode(IntEnum):
 
 
 _CODES: Final = frozenset(ExitCode)
+
+_MEANING: Final = {
+    ExitCode.DRAINED: "asked to stop; what ran was finished",
+    ExitCode.CONFIG: "the config or topology is invalid, or asks for what this version can't execute",
+    ExitCode.MODEL: "the model is missing, broken or incompatible with the spec",
+    ExitCode.RANK_DIED: "a rank died, and the whole replica with it",
+    ExitCode.HANG: "no progress within the deadline",
+    ExitCode.ACCELERATOR_FAULT: "the device is in a state that no process gets it out of; avoid the node",
+    ExitCode.RENDEZVOUS_TIMEOUT: "the ranks did not meet in time",
+    ExitCode.OUT_OF_MEMORY: "device memory did not suffice to start",
+}
 
 
 class TerminationReport(Contract):

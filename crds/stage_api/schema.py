@@ -16,6 +16,11 @@ from stage_api.base import Contract
 Schema = dict[str, Any]
 
 EXPECTED: Final = "x-expected"
+_KEYS: Final = (
+    "description", "type", "format", "enum", "default", "minimum", "maximum", "minLength", "maxLength",
+    "pattern", "minItems", "maxItems", "required", "x-kubernetes-validations", "items", "properties",
+)  # fmt: skip
+"""The order of a schema's keys: what a reader asks first comes first."""
 _DROPPED: Final = frozenset({"title", "additionalProperties", "$defs"})
 
 
@@ -89,8 +94,12 @@ def _walk(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     if out.get("default", 0) is None:
         del out["default"]
     if out.get("type") == "integer":
-        out["format"] = "int32"
-    return out
+        out.setdefault("format", "int32")
+    return dict(sorted(out.items(), key=lambda item: _place(item[0])))
+
+
+def _place(key: str) -> int:
+    return _KEYS.index(key) if key in _KEYS else len(_KEYS)
 
 
 def _resolved(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:

@@ -55,12 +55,12 @@ class Condition(_Reported):
 class DegreesStatus(_Reported):
     """Degree of every axis."""
 
-    tensor: Count = Field(default=1, description="Degree of tensor parallelism.")
-    ulysses: Count = Field(default=1, description="Degree of Ulysses sequence parallelism.")
-    ring: Count = Field(default=1, description="Degree of ring sequence parallelism.")
-    pipeline: Count = Field(default=1, description="Degree of pipeline parallelism.")
-    cfg: Count = Field(default=1, description="Degree of guidance parallelism.")
-    data: Count = Field(default=1, description="Degree of data parallelism.")
+    tensor: Count = Field(description="Degree of tensor parallelism.")
+    ulysses: Count = Field(description="Degree of Ulysses sequence parallelism.")
+    ring: Count = Field(description="Degree of ring sequence parallelism.")
+    pipeline: Count = Field(description="Degree of pipeline parallelism.")
+    cfg: Count = Field(description="Degree of guidance parallelism.")
+    data: Count = Field(description="Degree of data parallelism.")
 
 
 class TopologyStatus(_Reported):
@@ -98,6 +98,9 @@ class DiffusionStageStatus(_Reported):
         default=None,
         description="Generation of the spec that this status is about.",
         json_schema_extra={"format": "int64"},
+    )
+    model: Annotated[str, Field(max_length=253)] | None = Field(
+        default=None, description="Name that requests use in `model`."
     )
     phase: Name | None = Field(default=None, description="Summary for people. Programs read the conditions.")
     replicas: Count | None = Field(default=None, description="Replicas that exist.")

@@ -1,0 +1,86 @@
+"""The reference page of the manifest: every field with its type, default and bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from stage_api import names, schema
+from stage_api.errors import join
+from stage_api.execution import EXECUTABLE
+from stage_api.outcome import ExitCode
+from stage_api.parallelism import PATHS
+from stage_api.stage import NAME_RULE, DiffusionStage
+
+_HEAD: Final = ("Field", "Type", "Default", "Description")
+
+
+def page() -> str:
+    """The page as Markdown."""
+    root = schema.structural(DiffusionStage)
+    parts = [
+        f"<!-- Generated from crds/stage_api by `python -m stage_api.crdgen`. Don't edit. -->\n# {names.KIND}",
+        f"`apiVersion: {names.API_VERSION}`, `kind: {names.KIND}`, namespaced; "
+        f"`kubectl get {names.SHORT_NAME}`. {root['description']}",
+        f"`metadata.name` is {NAME_RULE}. A field that isn't listed here is refused; "
+        "a null counts as left out.",
+        "## spec",
+        _table(_rows(root["properties"]["spec"], "")),
+        "### Rules over several fields",
+        _rules(root),
+        "### What this version executes",
+        "The manifest describes every layout of ranks; a degree above these is refused, never ignored: "
+        + ", ".join(f"`{PATHS[axis]}` {limit}" for axis, limit in EXECUTABLE.items())
+        + ".",
+        "## status",
+        _table(_rows(root["properties"]["status"], "")),
+        "## Exit codes of a pod",
+        _exit_codes(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(node: schema.Schema, path: str) -> Iterator[tuple[str, str, str, str]]:
+    """One row a field, sections before what is in them."""
+    required = node.get("required", ())
+    for name, child in node.get("properties", {}).items():
+        at = join(path, name)
+        inner = child.get("items", child)
+        default = "required" if name in required else _default(child)
+        yield f"`{at}`", _kind(child), default, child.get("description", "")
+        if "properties" in inner:
+            yield from _rows(inner, at + "[]" if inner is not child else at)
+
+
+def _kind(node: schema.Schema) -> str:
+    return "section" if node.get("type") == "object" else schema.phrase(node).removeprefix("one of ")
+
+
+def _default(node: schema.Schema) -> str:
+    if "default" not in node or node.get("type") == "object":
+        return ""
+    return f"`{json.dumps(node['default'], ensure_ascii=False)}`"
+
+
+def _rules(root: schema.Schema) -> str:
+    return "\n".join(f"- `{path or 'metadata'}`: {text}." for path, text in _messages(root, ""))
+
+
+def _messages(node: schema.Schema, path: str) -> Iterator[tuple[str, str]]:
+    for rule in node.get("x-kubernetes-validations", ()):
+        yield path, rule["message"]
+    for name, child in node.get("properties", {}).items():
+        yield from _messages(child, join(path, name))
+
+
+def _exit_codes() -> str:
+    rows = [(f"`{code.value}`", code.meaning, "yes" if code.retryable else "no") for code in ExitCode]
+    return _table(rows, ("Code", "Meaning", "May a restart help"))
+
+
+def _table(rows: Any, head: tuple[str, ...] = _HEAD) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
