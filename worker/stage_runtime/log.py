@@ -1,0 +1,74 @@
+"""How this process logs: one JSON object a line, or plain text on a terminal.
+
+Decides the form only. Whoever logs gives a constant message and its values as `extra` fields; prompts and
+outputs are never among them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The x-request-id of the HTTP request that the current task serves."""
+
+_STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "asctime",
+    "color_message",  # uvicorn's copy of the message for terminals
+    "message",
+    "taskName",
+}
+
+
+def configure(stage: str, *, level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send every logger of the process to `stream` (standard error), plain when it is a terminal."""
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter(stage))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # Its two lines per start say nothing that ours do not.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON: time, level, logger, message, stage, request_id, then its fields."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Values that JSON can't hold are shown as `repr` does."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "stage": self._stage,
+        }
+        if (current := request_id.get()) is not None:
+            line["request_id"] = current
+        line.update(_fields(record))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=repr)
+
+
+class PlainFormatter(logging.Formatter):
+    """A record for a person at a terminal: time, level, message, fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it when there is one."""
+        at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        text = f"{at} {record.levelname.lower():7} {record.getMessage()}{fields}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
