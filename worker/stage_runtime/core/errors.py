@@ -6,6 +6,7 @@ StageError
 │   ├── AdmissionFull         429, carries seconds to wait
 │   ├── NotAdmitting          503, the stage drains or is not ready yet
 │   ├── RequestAborted        499, the client or an operator took it back
+│   ├── OutOfMemory           507, this request does not fit; smaller ones may
 │   └── RequestFailed         500, the model raised
 ├── EngineDeadError           503, nothing is served by this group again     exit 70
 │   ├── EngineHung            no progress within the deadline                exit 71
@@ -73,6 +74,13 @@ class RequestAborted(RequestError):
 
     status = 499
     code = "aborted"
+
+
+class OutOfMemory(RequestError):
+    """This request needed more device memory than there is; the device itself is well."""
+
+    status = 507
+    code = "out_of_memory"
 
 
 class RequestFailed(RequestError):

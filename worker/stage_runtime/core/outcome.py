@@ -12,6 +12,7 @@ from stage_runtime.core.errors import (
     EngineDeadError,
     InvalidRequest,
     NotAdmitting,
+    OutOfMemory,
     RequestAborted,
     RequestFailed,
     StageError,
@@ -80,7 +81,15 @@ Terminal = Completed | Aborted | Failed
 
 _BY_CODE: Final[dict[str, type[StageError]]] = {
     kind.code: kind
-    for kind in (InvalidRequest, AdmissionFull, NotAdmitting, RequestAborted, RequestFailed, *EngineDeadError.__subclasses__())
+    for kind in (
+        InvalidRequest,
+        AdmissionFull,
+        NotAdmitting,
+        OutOfMemory,
+        RequestAborted,
+        RequestFailed,
+        *EngineDeadError.__subclasses__(),
+    )
 } | {EngineDeadError.code: EngineDeadError}
 
 

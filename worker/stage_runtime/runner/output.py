@@ -1,0 +1,47 @@
+"""A pipeline's result as host bytes, quantised exactly as diffusers does for its own pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from stage_runtime.core.errors import InternalError
+from stage_runtime.core.outcome import Modality, Output
+
+FIELDS = {"images": Modality.IMAGE, "frames": Modality.VIDEO, "audios": Modality.AUDIO}
+"""Where diffusers' output classes keep what was made."""
+
+
+def modality_of(result: Any) -> Modality:
+    """What a pipeline makes, from the field of its output."""
+    for name, modality in FIELDS.items():
+        if getattr(result, name, None) is not None:
+            return modality
+    raise InternalError(f"{type(result).__name__} holds neither {', '.join(FIELDS)}")
+
+
+def to_output(result: Any, sample_rate: int | None = None) -> Output:
+    """The first item of a pipeline's result made with `output_type="np"`.
+
+    Shapes: images (1, height, width, 3), frames (1, frames, height, width, 3), both floats in [0, 1] and rounded to
+    uint8; audios (1, channels, samples), kept as float32. `sample_rate` in hertz.
+    """
+    modality = modality_of(result)
+    field = next(name for name, kind in FIELDS.items() if kind is modality)
+    item = getattr(result, field)[0]
+    if isinstance(item, torch.Tensor):
+        item = item.detach().to("cpu", torch.float32).numpy()
+    array = np.asarray(item, dtype=np.float32)
+    if modality is Modality.AUDIO:
+        array = np.ascontiguousarray(array)
+    else:
+        array = (array * 255).round().astype(np.uint8)
+    return Output(
+        modality=modality,
+        data=array.tobytes(),
+        shape=array.shape,
+        dtype=str(array.dtype),
+        sample_rate=sample_rate if modality is Modality.AUDIO else None,
+    )

@@ -1,0 +1,313 @@
+"""A request plays its own script: an unmodified diffusers pipeline, in a greenlet, with stand-ins for its components.
+
+A call of a component parks the script; the hub answers it later with the request's rows of a merged call. So each
+request keeps its own control flow, scheduler and generator while the expensive modules work for all of them at once.
+
+Traps handled here, each with a test of its name: one pipeline or scheduler object shared by requests, the epilogue
+that resets every request's cache state, cache contexts held across a park, attributes set on a shared module,
+pipelines nested in pipelines, schedulers that are deep-copied or compared by type, guiders that hook the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import greenlet
+import torch
+
+PARKING_METHODS: Final = ("decode", "encode")
+"""Methods, beside the forward pass itself, whose calls park."""
+
+
+class ScriptAbort(BaseException):  # noqa: N818 - control flow, not an error
+    """Thrown into a parked script to end it. A BaseException, since pipelines catch Exception."""
+
+
+class Call:
+    """A component call that a script waits for. `context` is the cache context it was made in."""
+
+    __slots__ = ("args", "component", "context", "guider", "kwargs", "method", "script")
+
+    def __init__(
+        self, script: Script, component: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.script, self.component, self.method, self.args, self.kwargs = (
+            script,
+            component,
+            method,
+            args,
+            kwargs,
+        )
+        self.context: tuple[str, dict[str, Any]] | None = None
+        self.guider: Any = None
+        """A guider that must hook the module while this call runs, alone."""
+
+
+class AtStep:
+    """The park before a scheduler's step: the denoiser has answered, the latents have not moved yet."""
+
+
+AT_STEP: Final = AtStep()
+
+
+class Watcher(Protocol):
+    """Sees what a script does; recording and replay are one."""
+
+    def replayed(self, call: Call) -> tuple[Any] | None:
+        """The answer to `call` if it need not be made for real, in a tuple of one; else None."""
+
+    def called(self, call: Call, value: Any) -> None:
+        """A real call was answered with `value`."""
+
+    def stepped(self, script: Script, scheduler: Any, real: Callable[[], Any]) -> Any:
+        """The result of a scheduler step; `real()` makes it."""
+
+
+class Script:
+    """One request's run of a pipeline, from start to result. It must be resumed on the thread that made it.
+
+    `watcher`, when there is one, sees each answered call and carries out each scheduler step.
+    """
+
+    __slots__ = (
+        "_greenlet",
+        "aborted",
+        "done",
+        "error",
+        "pending",
+        "pipeline",
+        "play",
+        "request_id",
+        "result",
+        "steps",
+        "watcher",
+    )
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.pipeline: Any = None
+        self.play: Callable[[], Any] = lambda: None
+        self.pending: Call | AtStep | None = None
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.aborted = self.done = False
+        self.steps = 0
+        self.watcher: Watcher | None = None
+        self._greenlet = greenlet.greenlet(self._run)
+
+    def _run(self) -> None:
+        try:
+            self.result = self.play()
+        except ScriptAbort:
+            self.aborted = True
+        except Exception as error:  # the pipeline's own failure is this request's, whatever it is
+            self.error = error
+        finally:
+            self.done, self.pending = True, None
+
+    @property
+    def started(self) -> bool:
+        """True once the pipeline has begun."""
+        return self.done or bool(self._greenlet)
+
+    def start(self) -> None:
+        """Run up to the first park, or to the end."""
+        self._greenlet.switch()
+
+    def park(self, pending: Call | AtStep) -> Any:
+        """Called from inside: wait until the hub answers, and return the answer."""
+        self.pending = pending
+        return self._greenlet.parent.switch()
+
+    def resume(self, answer: Any = None) -> None:
+        """Give the pending call its answer and run up to the next park."""
+        self.pending = None
+        self._greenlet.switch(answer)
+
+    def throw(self, error: BaseException) -> None:
+        """Raise `error` at the pending call, inside the pipeline, and run up to the next park."""
+        self.pending = None
+        self._greenlet.throw(error)
+
+    def abort(self) -> None:
+        """End the script wherever it is parked; its `finally` blocks and context managers run."""
+        if not self.started:
+            self.done = self.aborted = True
+        while not self.done:
+            self.throw(ScriptAbort())
+
+    def step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Called from inside: one scheduler step, after a park."""
+        self.park(AT_STEP)
+        real = functools.partial(type(scheduler).step, scheduler, *args, **kwargs)
+        answer = real() if self.watcher is None else self.watcher.stepped(self, scheduler, real)
+        self.steps += 1
+        return answer
+
+    def release(self) -> None:
+        """Drop what a finished script holds, so that no traceback keeps tensors alive."""
+        self.pipeline = self.watcher = None
+        self.play = lambda: None
+        if self.error is not None:
+            self.error = self.error.with_traceback(None)
+            self.error.__context__ = self.error.__cause__ = None
+
+
+class ComponentProxy:
+    """Stands for a shared module in one request's pipeline: calls park, everything else is the real module's.
+
+    It is no nn.Module, but says it is of the real module's class, so that isinstance() holds.
+    """
+
+    __slots__ = ("_context", "_guider", "_name", "_real", "_script")
+
+    def __init__(self, real: torch.nn.Module, script: Script, name: str) -> None:
+        for slot, value in (
+            ("_real", real),
+            ("_script", script),
+            ("_name", name),
+            ("_context", None),
+            ("_guider", None),
+        ):
+            object.__setattr__(self, slot, value)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return self._real.__class__  # type: ignore[attr-defined, no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(object.__getattribute__(self, "_real"), name)
+        if name in PARKING_METHODS and inspect.ismethod(value):
+            parked = functools.partial(self._park, name)
+            functools.update_wrapper(parked, value)
+            return parked
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a request tried to set {name!r} on the shared component {self._name!r}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._park("forward", *args, **kwargs)
+
+    def _park(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        call = Call(self._script, self._name, method, args, kwargs)
+        call.context, call.guider = self._context, self._guider
+        return self._script.park(call)
+
+    @contextmanager
+    def cache_context(self, name: str, **options: Any) -> Iterator[None]:
+        """Recorded with the call, applied around the real one under the request's own name."""
+        before = self._context
+        object.__setattr__(self, "_context", (name, options))
+        try:
+            yield
+        finally:
+            object.__setattr__(self, "_context", before)
+
+    def _reset_stateful_cache(self, *_args: Any, **_kwargs: Any) -> None:
+        """The pipeline's epilogue would reset the state of every request; the hub drops this one's alone."""
+
+    def hook_guider(self, guider: Any) -> None:
+        """Have `guider` prepare the real module around this request's calls only."""
+        object.__setattr__(self, "_guider", guider)
+
+
+class InterceptedStep:
+    """Stands in a scheduler's instance as `step`. The scheduler's class stays what it is, since pipelines compare
+    types, and a deep copy of the scheduler gets a `step` of its own."""
+
+    def __init__(self, script: Script, scheduler: Any) -> None:
+        self.script, self.scheduler = script, scheduler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.script.step(self.scheduler, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InterceptedStep:
+        return InterceptedStep(self.script, memo[id(self.scheduler)])
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self.scheduler).step.__get__(self.scheduler))
+
+
+def is_pipeline(value: Any) -> bool:
+    """True for a pipeline, also one nested in another."""
+    return hasattr(type(value), "maybe_free_model_hooks") and hasattr(type(value), "components")
+
+
+def components(pipeline: Any, prefix: str = "") -> dict[str, torch.nn.Module]:
+    """Every module of `pipeline` by name, those of nested pipelines with their path, e.g. `prior_pipe.prior`."""
+    found: dict[str, torch.nn.Module] = {}
+    for name, value in vars(pipeline).items():
+        if isinstance(value, torch.nn.Module):
+            found[prefix + name] = value
+        elif name != "_components_manager" and is_pipeline(value):
+            found.update(components(value, f"{prefix}{name}."))
+    return found
+
+
+def stateful_parts(pipeline: Any) -> tuple[list[Any], list[Any]]:
+    """Schedulers and guiders of a request's pipeline, nested ones too, in the order of their attributes."""
+    schedulers: list[Any] = []
+    guiders: list[Any] = []
+    for name, value in vars(pipeline).items():
+        if _is_scheduler(value):
+            schedulers.append(value)
+        elif _is_guider(value):
+            guiders.append(value)
+        elif name != "_components_manager" and is_pipeline(value):
+            inner_schedulers, inner_guiders = stateful_parts(value)
+            schedulers += inner_schedulers
+            guiders += inner_guiders
+    return schedulers, guiders
+
+
+def _is_scheduler(value: Any) -> bool:
+    return type(value).__module__.startswith("diffusers.schedulers") and hasattr(value, "step")
+
+
+def _is_guider(value: Any) -> bool:
+    return type(value).__module__.startswith("diffusers.guiders")
+
+
+def private_pipeline(pipeline: Any, script: Script, prefix: str = "") -> Any:
+    """`pipeline` for one request: own attributes, own schedulers and guiders, stand-ins for the modules.
+
+    Attributes are put into `__dict__` directly: the pipeline's `__setattr__` would rewrite the shared config.
+    """
+    own = copy.copy(pipeline)
+    own.__dict__ = dict(vars(pipeline))
+    for name, value in vars(pipeline).items():
+        if isinstance(value, torch.nn.Module):
+            own.__dict__[name] = ComponentProxy(value, script, prefix + name)
+        elif _is_scheduler(value):
+            scheduler = own.__dict__[name] = copy.deepcopy(value)
+            scheduler.__dict__["step"] = InterceptedStep(script, scheduler)
+        elif _is_guider(value):
+            own.__dict__[name] = _private_guider(value)
+        elif name != "_components_manager" and is_pipeline(value):
+            own.__dict__[name] = private_pipeline(value, script, f"{prefix}{name}.")
+    return own
+
+
+def _private_guider(guider: Any) -> Any:
+    """A copy that leaves its hooks on the model to the hub: two requests' hooks of one name would collide."""
+    own = copy.deepcopy(guider)
+    base = next(kind for kind in type(own).__mro__ if kind.__name__ == "BaseGuidance")
+    if type(own).prepare_models is not base.prepare_models:  # type: ignore[attr-defined]
+        own.prepare_models = lambda denoiser: denoiser.hook_guider(own)
+        own.cleanup_models = lambda denoiser: denoiser.hook_guider(None)
+    return own
+
+
+def open_script(pipeline: Any, request_id: str, arguments: Mapping[str, Any]) -> Script:
+    """A script, not started yet, that runs `pipeline(**arguments)` for one request."""
+    script = Script(request_id)
+    script.pipeline = private_pipeline(pipeline, script)
+    script.play = functools.partial(script.pipeline, **arguments)
+    return script

@@ -1,0 +1,304 @@
+"""One device's model side: takes requests in, advances those it is told to, answers with outcomes by request id.
+
+It decides nothing: what runs, and with whom, is the wave's (DIFF-MODEL-INV-003). Not thread-safe: the thread that
+makes a runner uses it, since scripts are greenlets.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import torch
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
+from stage_runtime.core.outcome import Completed, Failed, Outcome, Output, Progressed, failed
+from stage_runtime.core.request import Request
+from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
+from stage_runtime.runner.hooks import CacheContexts, ProcessorOverlay
+from stage_runtime.runner.hub import Hub
+from stage_runtime.runner.output import modality_of, to_output
+from stage_runtime.runner.probe import Ask, probe, record
+from stage_runtime.runner.rendezvous import Script, components, open_script
+from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
+from stage_runtime.runner.tensor_tree import relative_error
+
+STEPS: Final = "num_inference_steps"
+OUTPUT: Final = {"output_type": "np"}
+
+
+class Runner:
+    """Runs requests on a loaded pipeline.
+
+    `ask(prompts, seed, steps)` gives the arguments of a small request for the probe; `on_fault(error)` is told of
+    every exception that a module raised, and raises DeviceLost when the device itself is gone.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,
+        ask: Callable[[str, int], dict[str, Any]],
+        *,
+        on_fault: Callable[[Exception], None] = lambda error: None,
+        sample_rate: int | None = None,
+    ) -> None:
+        self._pipeline, self._sample_rate = pipeline, sample_rate
+        self._device = pipeline.device
+        modules = components(pipeline)
+        overlay = ProcessorOverlay(modules)
+        found = probe(pipeline, modules, self._probe_arguments(ask), overlay)
+        cached = {
+            name: module for name, module in modules.items() if getattr(module, "is_cache_enabled", False)
+        }
+        hooks: list[CallHook] = [CacheContexts(cached)] if cached else []
+        if found.disturbs_processors:
+            hooks.append(overlay)
+        self._overlay = overlay if found.disturbs_processors else None
+        self._batcher = Batcher(modules, found.specs, tuple(hooks), on_fault)
+        self._hub = Hub(self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay)
+        self._requests: dict[str, Request] = {}
+        self._recordings: dict[str, Recording] = {}
+        self._told: dict[str, int] = {}
+        """Steps already reported, by request."""
+        self._one_step_calls = 0
+        resumable, why, modality = self._prove_replay(
+            self._probe_arguments(ask)(["a red circle"], 1, 2), found.stateless, found.reason
+        )
+        self.capability = Capability(
+            pipeline=type(pipeline).__name__,
+            modality=modality,
+            components=tuple(found.components),
+            denoisers=found.denoisers,
+            early_stop=can_interrupt(pipeline),
+            resumable=resumable,
+            reason=why,
+        )
+        self._batcher.counts = CallCounts()
+
+    @property
+    def counts(self) -> CallCounts:
+        """Calls of real modules since the start."""
+        return self._batcher.counts
+
+    def add(self, request: Request) -> None:
+        """Take a request in; it starts with the first tick that names it."""
+        self._requests[request.request_id] = request
+        self._told[request.request_id] = 0
+        generator = self._generator(request)
+        script = open_script(
+            self._pipeline, request.request_id, {**request.arguments, **OUTPUT, "generator": generator}
+        )
+        if self.capability.resumable:
+            self._recordings[request.request_id] = recording = Recording(self._hub.denoisers, [generator])
+            script.watcher = recording
+        self._hub.add(script)
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop all that is held for these, wherever they are. Unknown ids are no error."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+            self._recordings.pop(request_id, None)
+            self._told.pop(request_id, None)
+            self._hub.forget(request_id)
+
+    def tick(self, request_ids: Sequence[str]) -> list[Outcome]:
+        """Advance these by one denoise step each. One that did not move gives no outcome.
+
+        Raises InternalError for an id that was never added; DeviceLost, through `on_fault`.
+        """
+        for request_id in request_ids:
+            if request_id not in self._requests:
+                raise InternalError(f"request {request_id} is scheduled but has no state here")
+        with torch.no_grad():
+            self._hub.tick(request_ids)
+            previews = self._draw_previews(request_ids)
+        return [
+            outcome
+            for request_id in request_ids
+            if (outcome := self._outcome(request_id, previews)) is not None
+        ]
+
+    def stop_early(self, request_id: str) -> None:
+        """Have a request skip its remaining steps. Raises InvalidRequest when the pipeline can't."""
+        if not self.capability.early_stop:
+            raise InvalidRequest(f"{self.capability.pipeline} can't stop early")
+        script = self._hub.scripts.get(request_id)
+        if script is None or script.done:
+            raise InvalidRequest(f"request {request_id} is not running")
+        interrupt(script.pipeline)
+
+    def checkpoint(self, request_id: str) -> Checkpoint:
+        """How far a running request is. Raises InvalidRequest when the pipeline is not resumable."""
+        if not self.capability.resumable:
+            raise InvalidRequest(f"{self.capability.pipeline} can't be resumed: {self.capability.reason}")
+        return self._recordings[request_id].checkpoint(self._hub.scripts[request_id])
+
+    def resume(self, request: Request, start: Checkpoint) -> None:
+        """Take a request in that goes on where `start` was taken."""
+        self.add(request)
+        script = self._hub.scripts[request.request_id]
+        self._replay(script, request.arguments, self._generator(request), start)
+
+    def outstanding(self) -> dict[str, int]:
+        """What is held, by kind; all 0 at rest."""
+        return {
+            "scripts": len(self._hub.scripts),
+            "recordings": len(self._recordings),
+            "processors": len(self._overlay) if self._overlay is not None else 0,
+        }
+
+    def close(self) -> None:
+        """End all scripts and let go of the model."""
+        self.forget(list(self._hub.scripts))
+        self._batcher.modules = {}
+        self._pipeline = None
+
+    def _outcome(self, request_id: str, previews: dict[str, Output]) -> Outcome | None:
+        script, request = self._hub.scripts[request_id], self._requests[request_id]
+        if script.error is not None:
+            return _failure(request_id, script.error)
+        if script.done:
+            return Completed(request_id, to_output(script.result, self._sample_rate), script.steps)
+        if script.steps == self._told[request_id]:
+            return None
+        self._told[request_id] = script.steps
+        preview = previews.get(request_id)
+        index = request.preview_steps.index(script.steps) if preview is not None else None
+        return Progressed(request_id, script.steps, request.steps, preview, index)
+
+    def _draw_previews(self, request_ids: Sequence[str]) -> dict[str, Output]:
+        """Pictures of requests that are at a step after which one was asked for, decoded together."""
+        due = []
+        for request_id in request_ids:
+            script = self._hub.scripts[request_id]
+            moved = script.steps > self._told[request_id]
+            if moved and not script.done and script.steps in self._requests[request_id].preview_steps:
+                due.append(request_id)
+        if not due or not self.capability.resumable:
+            return {}
+        names = {request_id: f"{request_id}/preview" for request_id in due}
+        for request_id, name in names.items():
+            request = self._requests[request_id]
+            script = self._decoding(
+                name, request.arguments, self.checkpoint(request_id), self._generator(request)
+            )
+            self._hub.add(script)
+        self._hub.run(names.values())
+        drawn = {}
+        for request_id, name in names.items():
+            script = self._hub.scripts[name]
+            if script.error is None:
+                drawn[request_id] = to_output(script.result, self._sample_rate)
+            self._hub.forget(name)
+        return drawn
+
+    def _decoding(
+        self, name: str, arguments: dict[str, Any], start: Checkpoint, generator: torch.Generator
+    ) -> Script:
+        """A script that only decodes a checkpoint's latents."""
+        if not can_interrupt(self._pipeline):
+            arguments, start = {**arguments, STEPS: 1}, start.shortened(self._one_step_calls)
+        script = open_script(self._pipeline, name, {**arguments, **OUTPUT, "generator": generator})
+        script.watcher = Recording(self._hub.denoisers, [generator], start, decode_only=True)
+        return script
+
+    def _replay(
+        self, script: Script, arguments: dict[str, Any], generator: torch.Generator, start: Checkpoint
+    ) -> None:
+        """Make a script that has not started go on from `start`."""
+        request_id = script.request_id
+        self._hub.forget(request_id)
+        again = open_script(self._pipeline, request_id, {**arguments, **OUTPUT, "generator": generator})
+        again.watcher = self._recordings[request_id] = Recording(self._hub.denoisers, [generator], start)
+        self._hub.add(again)
+
+    def _generator(self, request: Request) -> torch.Generator:
+        generator = torch.Generator(self._device)
+        if request.generator_state is None:
+            return generator.manual_seed(request.seed)
+        generator.set_state(torch.frombuffer(bytearray(request.generator_state), dtype=torch.uint8))
+        return generator
+
+    def _probe_arguments(self, ask: Callable[[str, int], dict[str, Any]]) -> Ask:
+        def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
+            asked = {**ask(prompts[0], steps), **OUTPUT}
+            generators = [torch.Generator(self._device).manual_seed(seed + i) for i in range(len(prompts))]
+            if len(prompts) == 1:
+                return {**asked, "generator": generators[0]}
+            texts = {
+                name: [value] * len(prompts)
+                for name, value in asked.items()
+                if "prompt" in name and isinstance(value, str)
+            }
+            return {**asked, **texts, "prompt": list(prompts), "generator": generators}
+
+        return arguments
+
+    def _prove_replay(self, arguments: dict[str, Any], stateless: bool, reason: str) -> tuple[bool, str, Any]:
+        """Whether a request can be resumed bitwise and its latents decoded at any step; why not; what it makes."""
+        with torch.no_grad():
+            tape = record(self._pipeline, self._batcher.modules, _reseeded(arguments), ProcessorOverlay({}))
+            modality = modality_of(tape.result)
+            if not stateless:
+                return False, reason, modality
+            if self._overlay is not None:
+                return False, "it puts attention processors on the model", modality
+            try:
+                fault = self._replay_fault(arguments, tape.result)
+            except Exception as error:  # a pipeline that can't be replayed is a finding, not a failure
+                fault = f"a replay failed: {type(error).__name__}: {error}"[:300]
+        return fault == "", fault, modality
+
+    def _replay_fault(self, arguments: dict[str, Any], want: Any) -> str:
+        script = open_script(self._pipeline, "replay", _reseeded(arguments))
+        generator = script.play.keywords["generator"]  # type: ignore[attr-defined]
+        script.watcher = recording = Recording(self._hub.denoisers, [generator])
+        self._hub.add(script)
+        self._hub.tick(["replay"])
+        self._one_step_calls = recording.first_step_calls
+        middle = recording.checkpoint(script)
+        while script.steps < 2 or self._hub.phase(script) < 3:
+            self._hub.serve([script])
+        last = recording.checkpoint(script)
+        self._hub.forget("replay")
+        for start, decode_only, what in (
+            (middle, False, "resumed"),
+            (last, True, "decoded from its last step"),
+        ):
+            again = _reseeded(arguments)
+            if decode_only:
+                script = self._decoding("replay", again, start, again["generator"])
+            else:
+                script = open_script(self._pipeline, "replay", again)
+                script.watcher = Recording(self._hub.denoisers, [again["generator"]], start)
+            self._hub.add(script)
+            self._hub.run(["replay"])
+            result, error = script.result, script.error
+            self._hub.forget("replay")
+            if error is not None:
+                return f"a request {what} failed: {type(error).__name__}: {error}"[:300]
+            if relative_error(_pixels(result), _pixels(want)) != 0.0:
+                return f"a request {what} gives another picture"
+        return ""
+
+
+def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments with a fresh generator: a generator is used up by a run."""
+    old = arguments["generator"]
+    return {**arguments, "generator": torch.Generator(old.device).manual_seed(old.initial_seed())}
+
+
+def _pixels(result: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(to_output(result).data), dtype=torch.uint8)
+
+
+def _failure(request_id: str, error: Exception) -> Failed:
+    """The pipeline's own check of its inputs is the client's fault; everything else is not."""
+    frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if "check_inputs" in frames and isinstance(error, ValueError | TypeError):
+        return failed(request_id, InvalidRequest(str(error)))
+    if isinstance(error, torch.OutOfMemoryError):
+        return failed(request_id, OutOfMemory("the device has too little free memory for this request"))
+    return failed(request_id, error)
