@@ -1,4 +1,4 @@
-"""What became of a request. Outcomes are a sum type, and each carries its request's id: nothing is matched by position."""
+"""What became of a request: a sum type, each outcome with its request's id, so that nothing is matched by position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from msgspec import Struct
 
 from stage_runtime.core.errors import (
     AdmissionFull,
+    DeviceLost,
     EngineDeadError,
+    EngineHung,
     InvalidRequest,
     NotAdmitting,
+    OutOfDeviceMemory,
     OutOfMemory,
     RequestAborted,
     RequestFailed,
@@ -79,18 +82,19 @@ class Failed(Struct, frozen=True, tag="failed"):
 Outcome = Progressed | Completed | Aborted | Failed
 Terminal = Completed | Aborted | Failed
 
-_BY_CODE: Final[dict[str, type[StageError]]] = {
-    kind.code: kind
-    for kind in (
-        InvalidRequest,
-        AdmissionFull,
-        NotAdmitting,
-        OutOfMemory,
-        RequestAborted,
-        RequestFailed,
-        *EngineDeadError.__subclasses__(),
-    )
-} | {EngineDeadError.code: EngineDeadError}
+_ERRORS: Final[tuple[type[StageError], ...]] = (
+    InvalidRequest,
+    AdmissionFull,
+    NotAdmitting,
+    OutOfMemory,
+    RequestAborted,
+    RequestFailed,
+    EngineDeadError,
+    EngineHung,
+    DeviceLost,
+    OutOfDeviceMemory,
+)
+_BY_CODE: Final = {kind.code: kind for kind in _ERRORS}
 
 
 def failed(request_id: str, error: Exception) -> Failed:

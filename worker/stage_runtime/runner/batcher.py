@@ -115,13 +115,13 @@ class Batcher:
     def _together(self, spec: BatchSpec, members: list[Call]) -> list[Answer]:
         """One merged call. If it fails, each member runs alone: one request's fault never fails its neighbours."""
         bound = [spec.bind(call.args, call.kwargs) for call in members]
-        rows = [spec.rows(arguments) for arguments in bound]
         first = members[0]
         try:
+            rows = [spec.rows(arguments) for arguments in bound]
             merged, padded = spec.merge(bound, rows)
             result = self._run(first, len(members), (), merged)
             parts = spec.split(result, rows, bound, padded)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a module raises, its neighbours go on
             self.on_fault(error)
             log.warning(
                 "merged call failed; its members run alone",
@@ -135,7 +135,7 @@ class Batcher:
         try:
             with _all_around(self.hooks, call, module):
                 return Answer(call, self._run(call, 1, call.args, call.kwargs))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again inside the request
             self.on_fault(error)
             return Answer(call, error=error)
 

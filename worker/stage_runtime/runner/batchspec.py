@@ -29,7 +29,7 @@ MASK_OF: Final[dict[str, tuple[str, ...]]] = {
 Arguments = dict[str, Any]
 
 
-class Unmergeable(Exception):  # noqa: N818 - an answer, not a fault
+class Unmergeable(Exception):
     """These calls, or this one, must run alone; the message says why."""
 
 
@@ -53,8 +53,9 @@ class BatchSpec:
     """Batch axis of each argument path that scales: a dimension, or LIST."""
     seen: frozenset[Path]
     """Paths that held a tensor in both probes. A tensor elsewhere has unknown meaning: it runs alone."""
-    primary: Path
     padding: Padding | None = None
+    ragged_lists: bool = False
+    """True when the module takes lists whose elements differ in shape."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Arguments by name."""
@@ -63,12 +64,14 @@ class BatchSpec:
         return {**dict(zip(self.parameters, args, strict=False)), **kwargs}
 
     def rows(self, arguments: Arguments) -> int:
-        """How many rows a call has."""
-        value: Any = arguments
-        for step in self.primary:
-            value = value[step]
-        axis = self.axes[self.primary]
-        return len(value) if axis == LIST else int(value.shape[axis])
+        """How many rows a call has. Raises Unmergeable when nothing in it scales."""
+        for path, axis in self.axes.items():
+            value: Any = arguments.get(str(path[0]))
+            for step in path[1:]:
+                value = None if value is None else value[step]
+            if value is not None:
+                return len(value) if axis == LIST else int(value.shape[axis])
+        raise Unmergeable("nothing in the call grows with the number of requests")
 
     def key(self, arguments: Arguments, shared: SharedTensors) -> Hashable:
         """Calls with equal keys can be merged. Raises Unmergeable for a call that no spec covers."""
@@ -84,7 +87,7 @@ class BatchSpec:
         if isinstance(value, torch.Tensor):
             parts.append((path, *self._describe_tensor(value, path, axis, shared)))
         elif axis == LIST:
-            parts.append((path, frozenset(_element(item) for item in value)))
+            parts.append((path, frozenset(_element(item, self.ragged_lists) for item in value)))
         elif isinstance(value, dict):
             for name, item in value.items():
                 self._describe(item, (*path, name), parts, shared)
@@ -192,10 +195,10 @@ def _mask(text: torch.Tensor, mask: torch.Tensor | None, length: int, dtype: tor
     return _extend(mask, length)
 
 
-def _element(item: Any) -> Hashable:
+def _element(item: Any, ragged: bool) -> Hashable:
     """What must agree among the elements of lists that are joined."""
     if isinstance(item, torch.Tensor):
-        return tuple(item.shape), item.dtype, item.device
+        return () if ragged else tuple(item.shape), item.dtype, item.device
     return repr(item)
 
 

@@ -34,9 +34,7 @@ def to_output(result: Any, sample_rate: int | None = None) -> Output:
     if isinstance(item, torch.Tensor):
         item = item.detach().to("cpu", torch.float32).numpy()
     array = np.asarray(item, dtype=np.float32)
-    if modality is Modality.AUDIO:
-        array = np.ascontiguousarray(array)
-    else:
+    if modality is not Modality.AUDIO:
         array = (array * 255).round().astype(np.uint8)
     return Output(
         modality=modality,

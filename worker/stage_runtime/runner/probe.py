@@ -20,6 +20,7 @@ from stage_runtime.core.capability import ComponentCapability
 from stage_runtime.core.errors import ModelError
 from stage_runtime.runner.batcher import Method
 from stage_runtime.runner.batchspec import (
+    LIST,
     BatchSpec,
     Padding,
     SharedTensors,
@@ -138,7 +139,7 @@ def _answer(script: Script, call: Call, modules: Mapping[str, torch.nn.Module], 
     versions = [tensor._version for _, tensor in tensors(arguments)]
     try:
         result = run(module, call.method, arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
         script.throw(error)
         return
     wrote = versions != [tensor._version for _, tensor in tensors(arguments)]
@@ -191,7 +192,11 @@ def _findings(
             capabilities.append(ComponentCapability(name=name, merges=False, reason=str(why)))
         else:
             specs[method] = spec
-            capabilities.append(ComponentCapability(name=name, merges=True, ragged=spec.padding is not None))
+            capabilities.append(
+                ComponentCapability(
+                    name=name, merges=True, ragged=spec.padding is not None or spec.ragged_lists
+                )
+            )
     return Findings(denoisers, counts_steps, specs, capabilities, not faults, "; ".join(faults), disturbs)
 
 
@@ -232,7 +237,7 @@ def _derive(module: torch.nn.Module, one: list[Taped], two: list[Taped]) -> Batc
     if not axes:
         raise Unmergeable("nothing in its calls grows with the number of requests")
     parameters = positional(module, one[0].method)
-    return BatchSpec(parameters, axes, frozenset(seen - unlike), next(iter(axes)))
+    return BatchSpec(parameters, axes, frozenset(seen - unlike))
 
 
 def _checked(module: torch.nn.Module, spec: BatchSpec, mine: list[Taped], theirs: list[Taped]) -> BatchSpec:
@@ -243,6 +248,9 @@ def _checked(module: torch.nn.Module, spec: BatchSpec, mine: list[Taped], theirs
     fitting = [call for call in theirs if _key(spec, call) == _key(spec, mine[0])]
     if fitting and (wrong := _merge_fault(module, spec, [mine[0], fitting[-1]])):
         raise Unmergeable(wrong)
+    if LIST in spec.axes.values():
+        ragged = replace(spec, ragged_lists=True)
+        return ragged if _merge_fault(module, ragged, [mine[-1], theirs[0]]) == "" else spec
     names = padding_for(spec.parameters, spec.axes)
     if names is None:
         return spec
@@ -271,7 +279,7 @@ def _with_padding(
         merged, _ = trial.merge([call.arguments, longer], [spec.rows(call.arguments)] * 2)
         rows = [spec.rows(call.arguments)] * 2
         parts = spec.split(run(module, call.method, merged), rows, [], None)
-    except Exception as why:
+    except Exception as why:  # noqa: BLE001 - that it fails is the finding
         log.debug("padding refused", extra={"argument": argument, "why": repr(why)[:200]})
         return None
     grown = dict(tensors(call.result))
@@ -299,12 +307,12 @@ def _merge_fault(module: torch.nn.Module, spec: BatchSpec, calls: list[Taped]) -
     shared = SharedTensors()
     arguments = [clone(call.arguments) for call in calls]
     if len({spec.key(each, shared) for each in arguments}) > 1:
-        return "its own calls differ in what must be shared"
-    rows = [spec.rows(each) for each in arguments]
+        return "calls differ in what must be shared"
     try:
+        rows = [spec.rows(each) for each in arguments]
         merged, padded = spec.merge(arguments, rows)
         parts = spec.split(run(module, calls[0].method, merged), rows, arguments, padded)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - that it fails is the finding
         return f"a merged call failed: {type(error).__name__}: {error}"[:300]
     worst = max(_visible_error(part, call.result) for part, call in zip(parts, calls, strict=True))
     limit = max((TOLERANCE.get(tensor.dtype, 0.0) for _, tensor in tensors(calls[0].result)), default=0.0)

@@ -24,7 +24,7 @@ PARKING_METHODS: Final = ("decode", "encode")
 """Methods, beside the forward pass itself, whose calls park."""
 
 
-class ScriptAbort(BaseException):  # noqa: N818 - control flow, not an error
+class ScriptAbort(BaseException):
     """Thrown into a parked script to end it. A BaseException, since pipelines catch Exception."""
 
 
@@ -105,7 +105,7 @@ class Script:
             self.result = self.play()
         except ScriptAbort:
             self.aborted = True
-        except Exception as error:  # the pipeline's own failure is this request's, whatever it is
+        except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
             self.error = error
         finally:
             self.done, self.pending = True, None
@@ -176,9 +176,9 @@ class ComponentProxy:
         ):
             object.__setattr__(self, slot, value)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        return self._real.__class__  # type: ignore[attr-defined, no-any-return]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(object.__getattribute__(self, "_real"))
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(object.__getattribute__(self, "_real"), name)

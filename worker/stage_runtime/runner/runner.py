@@ -247,7 +247,7 @@ class Runner:
                 return False, "it puts attention processors on the model", modality
             try:
                 fault = self._replay_fault(arguments, tape.result)
-            except Exception as error:  # a pipeline that can't be replayed is a finding, not a failure
+            except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
                 fault = f"a replay failed: {type(error).__name__}: {error}"[:300]
         return fault == "", fault, modality
 

@@ -30,7 +30,7 @@ class Unavailable:
         )
 
 
-def rebuild(like: Any, items: dict[Any, Any] | list[Any]) -> Any:
+def rebuild(like: Any, items: Any) -> Any:
     """A container of the type of `like` that holds `items`."""
     if isinstance(like, dict):
         # diffusers' and transformers' outputs are ordered dicts whose constructor takes fields by name

@@ -1,0 +1,90 @@
+"""One worker in the engine's own process: no sockets, no copies, no torch.distributed (PARALLEL-INV-004).
+
+A poll advances the wave by one tick. A hang can't be interrupted from inside; the engine's progress shows it. A
+poisoned accelerator fails the executor for good: fail closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.control import Control
+from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.wave import Wave
+from stage_runtime.worker.worker import Worker
+
+
+class UniExecutor:
+    """Implements `executor.base.Executor` with a worker that `build` makes on the calling thread."""
+
+    def __init__(self, build: Callable[[], Worker]) -> None:
+        self._worker: Worker | None = build()
+        self._capability = self._worker.capability
+        self._death: EngineDeadError | None = None
+
+    @property
+    def capability(self) -> Capability:
+        """What the loaded model can do."""
+        return self._capability
+
+    def submit(self, wave: Wave) -> None:
+        """Hand the wave to the worker."""
+        with self._failing_closed():
+            self._alive().submit(wave)
+
+    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+        """One tick. `deadline_s` is not enforced: nothing here waits."""
+        with self._failing_closed():
+            return self._alive().tick()
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop working on these."""
+        with self._failing_closed():
+            self._alive().abort(request_ids)
+
+    def control(self, call: Control) -> object:
+        """Carry out a control call."""
+        with self._failing_closed():
+            return self._alive().control(call)
+
+    def health(self) -> None:
+        """Raises what killed the executor, if anything did."""
+        if self._death is not None:
+            raise self._death
+
+    def close(self) -> None:
+        """Let go of worker and model. Idempotent."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _alive(self) -> Worker:
+        self.health()
+        if self._worker is None:
+            raise EngineDeadError("the executor is closed")
+        return self._worker
+
+    def _failing_closed(self) -> _FailClosed:
+        return _FailClosed(self)
+
+    def die(self, death: EngineDeadError) -> None:
+        """Refuse everything from now on."""
+        self._death = self._death or death
+
+
+class _FailClosed:
+    """Remembers the death of the group that an exception stands for."""
+
+    __slots__ = ("_executor",)
+
+    def __init__(self, executor: UniExecutor) -> None:
+        self._executor = executor
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, EngineDeadError):
+            self._executor.die(error)

@@ -1,0 +1,37 @@
+"""Is an exception one request's fault, or is the accelerator itself lost?
+
+An accelerator's error can be sticky: the context is poisoned, and each later call on it fails too. Waiting for the
+device once more tells: a poisoned context fails that as well (the seed, §5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from stage_runtime.core.errors import DeviceLost
+
+
+@dataclass(slots=True)
+class FaultProbe:
+    """Asks the device after each exception that a module raised. `synchronize` waits for all its work."""
+
+    synchronize: Callable[[], None]
+
+    def __call__(self, error: Exception) -> None:
+        """Returns when the device is well. Raises DeviceLost when it is not."""
+        if isinstance(error, torch.OutOfMemoryError):
+            return
+        try:
+            self.synchronize()
+        except Exception as sticky:
+            raise DeviceLost(f"the device failed and stays failed: {error}") from sticky
+
+
+def fault_probe(device: torch.device) -> FaultProbe:
+    """The probe for `device`. A CPU has no context that could be poisoned."""
+    if device.type == "cpu":
+        return FaultProbe(lambda: None)
+    return FaultProbe(lambda: torch.accelerator.synchronize(device))
