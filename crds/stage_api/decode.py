@@ -58,9 +58,15 @@ def _faults_of(detail: ErrorDetails, model: type[Contract]) -> Iterator[Fault]:
     if kind == "missing":
         yield Fault(path, expected, "nothing")
         return
-    got = detail["input"]
-    hint = _YAML_BOOL if isinstance(got, bool) and "true or false" not in expected else ""
-    yield Fault(path, expected, show(got) + hint)
+    yield Fault(path, expected, _got(kind, detail["input"]))
+
+
+def _got(kind: str, value: Any) -> str:
+    if kind == "too_long":
+        return f"{len(value)} entries"
+    if kind == "string_too_long":
+        return f"{len(value)} characters"
+    return show(value) + (_YAML_BOOL if isinstance(value, bool) else "")
 
 
 def _one_of_fields(name: str, known: Mapping[str, Any]) -> str:

@@ -61,11 +61,9 @@ def phrase(schema: Schema) -> str:
         noun = "an integer" if kind == "integer" else "a number"
         return noun + _range(schema.get("minimum"), schema.get("maximum"))
     if kind == "string":
-        span = _range(schema.get("minLength"), schema.get("maxLength"))
-        return f"a string of{span} characters" if span else "a string"
+        return "a string" + _length(schema.get("minLength"), schema.get("maxLength"), "characters")
     if kind == "array":
-        span = _range(schema.get("minItems"), schema.get("maxItems"))
-        return f"a list of{span} entries" if span else "a list"
+        return "a list" + _length(schema.get("minItems"), schema.get("maxItems"), "entries")
     return {"boolean": "true or false", "object": "a mapping"}.get(str(kind), "another value")
 
 
@@ -75,6 +73,12 @@ def _range(low: int | float | None, high: int | float | None) -> str:
     if high is None:
         return f" {low} or more"
     return f" {low if low is not None else 0}..{high}"
+
+
+def _length(low: int | None, high: int | None, unit: str) -> str:
+    if high is None:
+        return f" of at least {low} {unit}" if low else ""
+    return f" of {low}..{high} {unit}" if low else f" of at most {high} {unit}"
 
 
 def _walk(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:

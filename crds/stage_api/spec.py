@@ -13,7 +13,7 @@ from pydantic import Field
 
 from stage_api import names
 from stage_api.base import Contract, Law
-from stage_api.errors import Fault
+from stage_api.errors import Fault, show
 from stage_api.parallelism import LAYOUT_LAWS, ParallelismSpec, TopologySpec, resolve_ranks_per_pod
 
 MAX_PX: Final = 8192
@@ -63,7 +63,7 @@ class Embedded(StrEnum):
 def _is_plain_absolute(path: str) -> Fault | None:
     if path.startswith("/") and ".." not in path.split("/"):
         return None
-    return Fault("path", "an absolute path without '..'", path)
+    return Fault("path", "an absolute path without '..'", show(path))
 
 
 class HostPath(Contract):

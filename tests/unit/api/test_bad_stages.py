@@ -1,0 +1,45 @@
+"""The table of manifests that nobody may accept, on the Python side."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stage_api.errors import SpecError
+from stage_api.manifest import parse_stage
+
+TABLE = yaml.safe_load((Path(__file__).parent / "bad_stages.yaml").read_text())
+SOUND = yaml.safe_load((Path(__file__).parents[3] / "examples" / "shapes.yaml").read_text())
+
+
+def manifest(case: dict[str, Any]) -> dict[str, Any]:
+    """The embedded model's stage with nothing but its source, changed as the case says."""
+    made = copy.deepcopy({**SOUND, "spec": {"model": SOUND["spec"]["model"]}})
+    for path in case.get("drop", ()):
+        *above, last = path.split(".")
+        del section(made, above)[last]
+    for path, value in case.get("set", {}).items():
+        *above, last = path.split(".")
+        section(made, above)[last] = value
+    return made
+
+
+def section(node: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    for name in path:
+        node = node.setdefault(name, {})
+    return node
+
+
+def test_the_manifest_that_the_cases_start_from_is_sound() -> None:
+    assert parse_stage(manifest({})).metadata.name == "shapes"
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case["case"])
+def test_every_fault_is_named_with_its_path(case: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_stage(manifest(case))
+    assert [str(fault) for fault in raised.value.faults] == case["faults"]

@@ -1,0 +1,92 @@
+"""What a stage gets that asks for nothing, and how the models behave in Python."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from stage_api import names
+from stage_api.errors import Fault, SpecError
+from stage_api.manifest import parse_stage
+from stage_api.parallelism import AXES, PATHS, ParallelismSpec
+from stage_api.spec import DiffusionStageSpec, EngineSpec, Mode, ModelSource, ModelSpec, WarmupSpec
+from stage_api.status import TopologyStatus
+from stage_api.topology import derive
+
+SMALLEST = DiffusionStageSpec(model=ModelSpec(source=ModelSource.model_validate({"embedded": "shapes"})))
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    assert SMALLEST.to_json() == {
+        "replicas": 1,
+        "model": {"source": {"embedded": "shapes"}, "defaults": {}},
+        "engine": {
+            "mode": "step",
+            "executor": "uni",
+            "dtype": "bfloat16",
+            "device": "auto",
+            "maxNumSeqs": 1,
+            "maxQueueSize": 64,
+            "maxWaitMs": 0,
+            "port": 8000,
+            "warmup": [],
+        },
+        "parallelism": {
+            "tensor": 1,
+            "sequence": {"ulysses": 1, "ring": 1},
+            "pipeline": 1,
+            "cfg": 1,
+            "data": 1,
+        },
+        "topology": {},
+        "startup": {"timeoutSeconds": 1800},
+        "drain": {"admitSeconds": 5, "timeoutSeconds": 120},
+    }
+
+
+def test_a_spec_can_not_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        SMALLEST.replicas = 2  # type: ignore[misc]
+
+
+def test_a_law_holds_for_specs_made_in_python_too() -> None:
+    with pytest.raises(ValidationError, match="at most maxNumSeqs 1"):
+        EngineSpec(warmup=(WarmupSpec(width=64, height=64, batch=2),))
+
+
+def test_a_choice_may_be_given_as_its_text_or_its_name() -> None:
+    assert EngineSpec.model_validate({"mode": "request"}) == EngineSpec(mode=Mode.REQUEST)
+
+
+def test_the_whole_world_sits_in_one_pod_unless_asked_otherwise() -> None:
+    manifest = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "s"},
+        "spec": {"model": {"source": {"embedded": "shapes"}}, "parallelism": {"tensor": 8}},
+    }
+    assert parse_stage(manifest).spec.ranks_per_pod == 8
+
+
+def test_every_axis_stands_in_the_manifest_where_its_path_says() -> None:
+    section = ParallelismSpec().to_json()
+    flat = {name: value for name, value in section.items() if name != "sequence"}
+    flat |= {f"sequence.{name}": value for name, value in section["sequence"].items()}
+    assert set(flat) == {PATHS[axis] for axis in AXES}
+
+
+def test_the_status_sums_up_a_topology() -> None:
+    topology = derive(ParallelismSpec(tensor=2, cfg=2), 2)
+    assert TopologyStatus.of(topology).to_json() == {
+        "worldSize": 4,
+        "podsPerReplica": 2,
+        "ranksPerPod": 2,
+        "order": "tensor-ulysses-ring-pipeline-cfg-data",
+        "degrees": {"tensor": 2, "ulysses": 1, "ring": 1, "pipeline": 1, "cfg": 2, "data": 1},
+        "digest": topology.digest,
+    }
+
+
+def test_a_spec_error_lists_its_faults_one_a_line() -> None:
+    error = SpecError([Fault("a", "1", "2"), Fault("", "a mapping", "null")])
+    assert str(error) == "a: expected 1, got 2\nexpected a mapping, got null"
