@@ -1,0 +1,136 @@
+"""A record for a pipeline class that has none of its own, made from arguments that mean the same everywhere.
+
+What is not in the table is refused when a client asks for it; the pipeline's own default stands. A model whose
+arguments mean more than that deserves a record.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from stage_runtime.core.errors import ModelError
+from stage_runtime.core.outcome import Modality
+from stage_runtime.pipelines.call_signature import REQUIRED, CallSignature
+from stage_runtime.pipelines.contract import (
+    Defaults,
+    FieldClass,
+    Guidance,
+    Limits,
+    NegativePrompt,
+    Option,
+    PipelineRecord,
+)
+from stage_runtime.pipelines.records import ENGINE, TEXT, classify
+
+T = TypeVar("T", int, float)
+
+COUNT: Final = ("num_images_per_prompt", "num_videos_per_prompt", "num_waveforms_per_prompt")
+SECONDS: Final = ("audio_end_in_s", "audio_length_in_s", "audio_duration", "duration", "duration_s")
+KNOWN: Final = classify(
+    shared="height width num_frames max_sequence_length clip_skip",
+    per_request="prompt prompt_2 prompt_3 negative_prompt negative_prompt_2 negative_prompt_3 guidance_scale"
+    f" true_cfg_scale guidance_rescale num_inference_steps eta {' '.join(SECONDS)}",
+    engine=f"{ENGINE} callback callback_steps {' '.join(COUNT)}",
+    unsupported="",
+)
+OPTIONS: Final = {
+    "prompt_2": TEXT,
+    "prompt_3": TEXT,
+    "negative_prompt_2": TEXT,
+    "negative_prompt_3": TEXT,
+    "max_sequence_length": Option(int, 1, 512),
+    "clip_skip": Option(int, 0, 8),
+    "guidance_scale": Option(float, 0, 100),
+    "true_cfg_scale": Option(float, 0, 100),
+    "guidance_rescale": Option(float, 0, 1),
+    "eta": Option(float, 0, 1),
+    **{name: Option(float, 0, 600) for name in SECONDS},
+}
+MEDIA: Final = (
+    "audio",
+    "condition",
+    "control",
+    "gligen",
+    "init_",
+    "input_image",
+    "last_image",
+    "mask",
+    "pose_",
+)
+MEDIA_NAMES: Final = frozenset({"images", "original_image", "source_prompt", "src_audio", "video"})
+
+
+def record_for(signature: CallSignature) -> PipelineRecord:
+    """A record for the class. Raises ModelError when it isn't one that makes something from a text."""
+    parameters = signature.parameters
+    _refuse_what_needs_more_than_text(signature)
+    classes = {name: KNOWN.get(name, FieldClass.UNSUPPORTED) for name in parameters}
+    modality = _modality(signature)
+    seconds = next((name for name in SECONDS if name in parameters), None)
+    scales = [name for name in ("guidance_scale", "true_cfg_scale") if name in parameters]
+    guidance = Guidance(
+        argument=scales[0] if scales else None, second_pass=scales[1] if len(scales) == 2 else None
+    )
+    negative = NegativePrompt(argument="negative_prompt" if "negative_prompt" in parameters else None)
+    wished = {"prompt", "negative_prompt", "width", "height", "num_inference_steps", "num_frames"}
+    return PipelineRecord(
+        name=signature.class_name,
+        pipeline_class=signature.class_name,
+        modality=modality,
+        classes=classes,
+        options={
+            name: OPTIONS[name]
+            for name, kind in classes.items()
+            if kind in (FieldClass.SHARED, FieldClass.PER_REQUEST)
+            and name not in {*wished, guidance.argument, seconds}
+        },
+        guidance=guidance,
+        negative_prompt=negative,
+        defaults=Defaults(
+            width=_default(signature, "width", int),
+            height=_default(signature, "height", int),
+            num_inference_steps=_default(signature, "num_inference_steps", int) or 50,
+            guidance_scale=_default(signature, guidance.argument or "", float),
+            num_frames=_default(signature, "num_frames", int),
+            seconds=_default(signature, seconds or "", float),
+        ),
+        # Some video pipelines shrink by 32; those that shrink by less take these sizes too.
+        limits=Limits(
+            size_multiple=32 if modality is Modality.VIDEO else 16, max_frames=1024, max_seconds=600.0
+        ),
+        count_argument=next((name for name in COUNT if name in parameters), None),
+        seconds_argument=seconds,
+        sample_rate=44_100 if modality is Modality.AUDIO else None,
+    )
+
+
+def _refuse_what_needs_more_than_text(signature: CallSignature) -> None:
+    parameters, name = signature.parameters, signature.class_name
+    missing = {"prompt", "num_inference_steps", "generator"} - set(parameters)
+    if missing:
+        raise ModelError(f"{name} can't be served: its __call__ lacks {', '.join(sorted(missing))}")
+    needed = [key for key, default in parameters.items() if default is REQUIRED and key != "prompt"]
+    media = [key for key in parameters if key in MEDIA_NAMES or key.startswith(MEDIA)]
+    media = [key for key in media if key not in SECONDS]
+    if "image" in parameters and not signature.draws_from_text:
+        media.append("image")
+    if needed or media:
+        raise ModelError(
+            f"{name} can't be served: it works from {', '.join([*needed, *media])}, and only pipelines that work "
+            "from a prompt alone are supported"
+        )
+
+
+def _modality(signature: CallSignature) -> Modality:
+    parameters = set(signature.parameters)
+    if parameters & {"num_frames", "video_length", "num_videos_per_prompt"}:
+        return Modality.VIDEO
+    if parameters & {"num_waveforms_per_prompt", *SECONDS}:
+        return Modality.AUDIO
+    return Modality.IMAGE
+
+
+def _default(signature: CallSignature, name: str, kind: type[T]) -> T | None:
+    value = signature.parameters.get(name)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return kind(value) if plain and isinstance(value, int | float) else None
