@@ -1,0 +1,201 @@
+"""The front desk: scheduler, mailboxes and pace behind one lock.
+
+Any thread may call it, and it answers at once also while a long tick runs: it never touches the executor. It is
+the one place that hands terminal events to consumers.
+
+Upholds: DIFF-RUNTIME-INV-001, DIFF-RUNTIME-INV-003, DIFF-RUNTIME-INV-005.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition
+
+from msgspec import Struct
+
+from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
+from stage_runtime.core.outcome import Completed, Outcome, Progressed
+from stage_runtime.core.request import BatchKey, Request
+from stage_runtime.core.wave import Wave
+from stage_runtime.engine.pace import Pace
+from stage_runtime.engine.streams import Mailbox, Stream
+from stage_runtime.sched.base import BaseScheduler, Snapshot
+
+Refusal = Callable[[], StageError]
+"""Makes the error that a refused caller gets; a new one each time."""
+
+
+class Turn(Struct, frozen=True):
+    """What one tick is to do."""
+
+    wave: Wave
+    polls: bool
+    """Something runs or materialises, so that outcomes may come."""
+    key: BatchKey | None
+    pixels: int
+    """Row-pixels of the wave: its cost for one step each."""
+    limit_s: float
+
+
+class Desk:
+    """Owns the scheduler and one mailbox per live request."""
+
+    def __init__(
+        self, scheduler: BaseScheduler, pace: Pace, clock: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        """`wake` gets the loop's attention: it takes no lock and may be called inside the garbage collector."""
+        self._scheduler = scheduler
+        self._pace = pace
+        self._clock = clock
+        self._wake = wake
+        self._changed = Condition()
+        """Guards everything here; told when the last request has gone."""
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._dropped: deque[Mailbox] = deque()
+        """Mailboxes whose consumer was collected. NB: filled inside the garbage collector, so without the lock."""
+        self._refusal: Refusal | None = lambda: NotAdmitting("the stage is starting")
+
+    # Callers
+
+    def admit(self, requests: Sequence[Request], *, warm_up: bool = False) -> list[Stream]:
+        """Admit all or none, and give each request's stream. Warm-up requests pass while the desk is shut.
+
+        Raises: AdmissionFull, InvalidRequest, or the error that `shut` set.
+        """
+        with self._changed:
+            self._take_back_dropped()
+            if self._refusal is not None and not warm_up:
+                raise self._refusal()
+            now_s = self._clock()
+            try:
+                self._scheduler.add(requests, now_s)
+            except AdmissionFull as full:
+                retry_after_s = self._pace.retry_after_s(self._scheduler.snapshot(now_s), len(requests))
+                raise AdmissionFull(str(full), retry_after_s) from None
+            mailboxes = [Mailbox(request) for request in requests]
+            self._mailboxes.update((mailbox.request_id, mailbox) for mailbox in mailboxes)
+        self._wake()
+        return [Stream(mailbox, self) for mailbox in mailboxes]
+
+    def abort(self, request_id: str) -> None:
+        """End a request now. Unknown and ended ids are no error."""
+        with self._changed:
+            self._abort(request_id)
+        self._wake()
+
+    def take_back(self, mailbox: Mailbox) -> None:
+        """End the request of this mailbox, and not one that came later under the same id."""
+        with self._changed:
+            if self._mailboxes.get(mailbox.request_id) is mailbox:
+                self._abort(mailbox.request_id)
+        self._wake()
+
+    def note_dropped(self, mailbox: Mailbox) -> None:
+        """A consumer was collected: its request ends at the next call of anybody."""
+        if mailbox.terminal is None:
+            self._dropped.append(mailbox)
+            self._wake()
+
+    def snapshot(self) -> Snapshot:
+        """How busy the scheduler is, now."""
+        with self._changed:
+            self._take_back_dropped()
+            return self._scheduler.snapshot(self._clock())
+
+    def outstanding(self) -> dict[str, int]:
+        """What is held for requests, by kind. All 0 at rest."""
+        with self._changed:
+            return {
+                "records": self._scheduler.live,
+                "streams": len(self._mailboxes),
+                "untold": self._scheduler.untold,
+            }
+
+    # The loop
+
+    def begin_turn(self) -> Turn:
+        """Decide what runs next."""
+        with self._changed:
+            self._take_back_dropped()
+            wave = self._scheduler.schedule(self._clock())
+            key, pixels = self._scheduler.running_key, self._scheduler.running_pixels
+            if not self._scheduler.has_work:
+                self._changed.notify_all()
+            return Turn(
+                wave,
+                polls=bool(wave.scheduled_ids) or self._scheduler.materialising > 0,
+                key=key,
+                pixels=pixels,
+                limit_s=self._pace.limit_s(key, pixels),
+            )
+
+    def end_turn(self, turn: Turn, outcomes: Sequence[Outcome], elapsed_s: float) -> float:
+        """Take in what a turn gave and tell the consumers. Returns for how long nothing has moved, in seconds."""
+        with self._changed:
+            now_s = self._clock()
+            told = self._scheduler.update(outcomes, now_s)
+            if turn.key is not None:
+                completed = any(isinstance(outcome, Completed) for outcome in told)
+                self._pace.observe(turn.key, turn.pixels, elapsed_s, completed=completed)
+            for outcome in told:
+                self._tell(outcome)
+            return self._scheduler.still_s(now_s)
+
+    def pause_s(self) -> float | None:
+        """How long the loop may sleep unless it is woken, in seconds; None when nothing is to be done."""
+        with self._changed:
+            if not self._scheduler.has_work:
+                return None
+            now_s = self._clock()
+            until_s = self._scheduler.hold_until(now_s)
+            return 0.0 if until_s is None else max(0.0, until_s - now_s)
+
+    # Life
+
+    def open(self) -> None:
+        """Admit requests from now on."""
+        with self._changed:
+            self._refusal = None
+
+    def shut(self, refusal: Refusal) -> None:
+        """Admit nothing from now on."""
+        with self._changed:
+            self._refusal = refusal
+
+    def end_all(self, error: StageError, refusal: Refusal) -> None:
+        """Shut, end every live request with `error`, and forget what the runner still had to be told."""
+        with self._changed:
+            self._refusal = refusal
+            ended = self._scheduler.fail_all(error, self._clock())
+            self._scheduler.close()
+            for outcome in ended:
+                self._tell(outcome)
+            self._changed.notify_all()
+
+    def wait_empty(self, patience_s: float) -> bool:
+        """Wait until every request has ended and the runner has forgotten it. False when that takes too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._scheduler.has_work, patience_s)
+
+    # How
+
+    def _take_back_dropped(self) -> None:
+        while self._dropped:
+            mailbox = self._dropped.popleft()
+            if self._mailboxes.get(mailbox.request_id) is mailbox:
+                self._abort(mailbox.request_id)
+
+    def _abort(self, request_id: str) -> None:
+        aborted = self._scheduler.abort(request_id, self._clock())
+        if aborted is not None:
+            self._tell(aborted)
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Hand an outcome to its consumer; after a terminal one nothing is kept here."""
+        ended = not isinstance(outcome, Progressed)
+        mailbox = (self._mailboxes.pop if ended else self._mailboxes.get)(outcome.request_id, None)
+        if mailbox is not None:
+            mailbox.put(outcome)
+        if ended and not self._scheduler.has_work:
+            self._changed.notify_all()

@@ -1,0 +1,184 @@
+"""The engine's loop: one thread, and the only user of the executor.
+
+Policy is the scheduler's, execution the executor's; a tick only carries one to the other.
+Upholds: DIFF-RUNTIME-INV-002.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+from stage_runtime.core.control import Control
+from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
+from stage_runtime.engine.desk import Desk, Refusal, Turn
+from stage_runtime.engine.phase import Progress
+from stage_runtime.executor.base import Executor
+
+
+class Bell:
+    """Wakes the loop. A ring before the wait counts, so none is lost.
+
+    NB: built on SimpleQueue, whose `put` alone may be called inside the garbage collector at any moment; a lock
+    or a condition there can deadlock with its own holder.
+    """
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """Wake the waiter, or spare it the next wait."""
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait for a ring. None: for as long as it takes; whoever brings work or the end rings."""
+        try:
+            self._rings.get(timeout=timeout_s)
+            while True:
+                self._rings.get_nowait()
+        except Empty:
+            return
+
+
+class Loop:
+    """Ticks. Everything but `call`, `progress` and `stop` belongs to the thread that built the executor."""
+
+    def __init__(self, desk: Desk, bell: Bell, clock: Callable[[], float], startup_timeout_s: float) -> None:
+        self._desk = desk
+        self._bell = bell
+        self._clock = clock
+        self._startup_timeout_s = startup_timeout_s
+        self._executor: Executor | None = None
+        self._calls: deque[tuple[Control, Future[object]]] = deque()
+        self._calls_lock = Lock()
+        self._stopped: Refusal | None = None
+        """Set once the loop is to end: makes the error for whoever still wants something."""
+        self._ticks = 0
+        self._beat: tuple[int, float, float] | None = None
+        """Number, begin and limit of what the thread does; None while idle. Replaced whole, so read without a lock."""
+
+    def note_loading(self) -> None:
+        """The executor is being built: that counts as tick 0."""
+        self._beat = (0, self._clock(), self._startup_timeout_s)
+
+    def attach(self, executor: Executor) -> None:
+        """Use this executor from now on."""
+        self._executor = executor
+        self._beat = None
+
+    def run(self) -> None:
+        """Tick until stopped; sleep while there is nothing to do."""
+        while not self.stopped:
+            if not self.tick():
+                self.rest()
+
+    def tick(self) -> bool:
+        """One turn: schedule, submit, answer calls, poll, update. False when there was nothing to do.
+
+        Raises: EngineDeadError when the group is unusable, or when nothing moves; whatever else breaks.
+        """
+        executor = self._executor
+        if executor is None or self.stopped:
+            return False
+        turn = self._desk.begin_turn()
+        if turn.wave.is_empty and not turn.polls:
+            return self._answer_calls(executor)
+        began_s = self._begin(turn)
+        if not turn.wave.is_empty:
+            executor.submit(turn.wave)
+        self._answer_calls(executor)
+        if turn.polls:
+            outcomes = executor.poll(began_s + turn.limit_s)
+            still_s = self._desk.end_turn(turn, outcomes, self._clock() - began_s)
+            if not outcomes and still_s > turn.limit_s:
+                raise EngineHung(
+                    f"nothing has moved for {still_s:.1f} s; expected within {turn.limit_s:.1f} s"
+                )
+        self._beat = None
+        return True
+
+    def rest(self) -> None:
+        """Sleep until there is something to do."""
+        with self._calls_lock:
+            if self._calls or self._stopped is not None:
+                return
+        self._bell.wait(self._desk.pause_s())
+
+    # Any thread
+
+    @property
+    def stopped(self) -> bool:
+        """True once the loop ends after its current tick."""
+        return self._stopped is not None
+
+    def call(self, call: Control) -> Future[object]:
+        """Have a control call carried out between two ticks."""
+        future: Future[object] = Future()
+        with self._calls_lock:
+            refusal = self._stopped
+            if refusal is None:
+                self._calls.append((call, future))
+        if refusal is not None:
+            future.set_exception(refusal())
+        self._bell.ring()
+        return future
+
+    def stop(self, refusal: Refusal) -> None:
+        """End after the current tick, and fail the calls that weren't carried out. Idempotent."""
+        with self._calls_lock:
+            self._stopped = self._stopped or refusal
+            calls = list(self._calls)
+            self._calls.clear()
+        for _, future in calls:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(refusal())
+        self._bell.ring()
+
+    def progress(self, now_s: float) -> Progress:
+        """How far the current tick is."""
+        beat = self._beat
+        if beat is None:
+            return Progress(self._ticks, 0.0, None)
+        tick, began_s, limit_s = beat
+        return Progress(tick, now_s - began_s, limit_s)
+
+    # How
+
+    def _begin(self, turn: Turn) -> float:
+        self._ticks += 1
+        began_s = self._clock()
+        self._beat = (self._ticks, began_s, turn.limit_s)
+        return began_s
+
+    def _answer_calls(self, executor: Executor) -> bool:
+        """Carry out the calls that are there. False when there were none."""
+        with self._calls_lock:
+            calls = list(self._calls)
+            self._calls.clear()
+        for place, (call, future) in enumerate(calls):
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(executor.control(call))
+            except RequestError as refused:
+                future.set_exception(refused)
+            except BaseException as error:
+                self._fail([future], error)
+                self._fail(
+                    [late for _, late in calls[place + 1 :] if late.set_running_or_notify_cancel()], error
+                )
+                raise
+        return bool(calls)
+
+    @staticmethod
+    def _fail(futures: list[Future[object]], error: BaseException) -> None:
+        for future in futures:
+            future.set_exception(
+                error
+                if isinstance(error, StageError)
+                else EngineDeadError(f"control call broke the engine: {error}")
+            )
