@@ -133,6 +133,10 @@ def _with_defaults(model: ResolvedModel, wishes: Wishes) -> Wishes:
 
 def _arguments(record: PipelineRecord, wishes: Wishes) -> dict[str, Value]:
     """The pipeline's keyword arguments, every one of them checked."""
+    argument_of = {wish: argument for argument, wish in record.wished.items()}
+    for wish in (name for name in Defaults.__dataclass_fields__ if name not in argument_of):
+        if getattr(wishes, wish) is not None:
+            raise Refused(wish, f"nothing, since {record.pipeline_class} can't be told", "a value")
     limits = record.limits
     checked: dict[str, Value] = {
         "prompt": checks.text("prompt", wishes.prompt, limits.max_prompt_chars),
@@ -150,14 +154,8 @@ def _arguments(record: PipelineRecord, wishes: Wishes) -> dict[str, Value]:
         "num_frames": checks.optional(checks.frames, "num_frames", wishes.num_frames, limits),
         "seconds": checks.optional(checks.seconds, "seconds", wishes.seconds, limits),
     }
-    argument_of = {wish: argument for argument, wish in record.wished.items()}
     arguments: dict[str, Value] = dict(record.constants)
-    for wish, value in checked.items():
-        if value is None:
-            continue
-        if wish not in argument_of:
-            raise Refused(wish, f"nothing, since {record.pipeline_class} can't be told", "a value")
-        arguments[argument_of[wish]] = value
+    arguments |= {argument_of[wish]: value for wish, value in checked.items() if value is not None}
     return arguments | {name: _extra(record, name, value) for name, value in wishes.extra.items()}
 
 

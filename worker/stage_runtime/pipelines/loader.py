@@ -1,0 +1,172 @@
+"""From a checkpoint on disk to a pipeline on a device: all of it, in the number format asked for, or a ModelError.
+
+Model parts are loaded one by one, so that an error names the part, and with the loaders' own account of what they
+found, since they fill in what is missing with random values and only log it. The rest is the pipeline's own loader.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
+from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
+
+OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY")
+NAMED_KEYS: Final = 3
+"""Weights that a message names before it only counts."""
+
+
+def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> Any:
+    """The pipeline, in evaluation mode, with its weights in `dtype` on `device`.
+
+    Weights on the CPU lie in memory of their own: mapped files are not aligned to 64 bytes, and CPU kernels give other
+    last bits for them. Modules that their class keeps in float32 stay so.
+
+    Raises: ModelError when the installed class and the record disagree, or a part is missing, broken, incomplete or
+    of another dtype; OutOfDeviceMemory when the weights don't fit.
+    """
+    for name in OFFLINE:
+        os.environ.setdefault(name, "1")
+    import diffusers
+
+    pipeline_class = getattr(diffusers, model.record.pipeline_class, None)
+    if pipeline_class is None:
+        raise ModelError(f"the installed diffusers has no {model.record.pipeline_class}")
+    check_signature(model.record, pipeline_class)
+    with _quiet():
+        parts = {
+            name: load_part(model.path, name, part_class, dtype)
+            for name, part_class in _model_parts(model, diffusers)
+        }
+        absent = dict.fromkeys(model.absent_components)
+        try:
+            pipeline = pipeline_class.from_pretrained(
+                str(model.path), dtype=dtype, use_safetensors=True, local_files_only=True, **parts, **absent
+            )
+        except Exception as error:
+            raise ModelError(f"{model.path}: {_words(error)}") from error
+    _check_sizes(model.record, pipeline)
+    pipeline.set_progress_bar_config(disable=True)
+    for name, module in modules_of(pipeline):
+        _settle(module, on_cpu=device.type == "cpu")
+        _check_dtype(name, module, dtype)
+    try:
+        return pipeline.to(device)
+    except torch.OutOfMemoryError as error:
+        raise OutOfDeviceMemory(
+            f"the weights of {model.path} don't fit on {device}: {_words(error)}"
+        ) from error
+
+
+def check_signature(record: PipelineRecord, pipeline_class: type) -> None:
+    """Compare the record with the installed class: every argument must be classified, every named one must exist.
+
+    Raises: ModelError, naming the arguments. Upholds: BATCH-INV-001.
+    """
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = inspect.signature(pipeline_class.__call__).parameters.values()
+    real = {p.name for p in parameters if p.kind not in variadic} - {"self"}
+    if unclassified := sorted(real - set(record.classes)):
+        raise ModelError(
+            f"{record.pipeline_class} takes {', '.join(unclassified)}, which the record {record.name} doesn't classify"
+        )
+    if unknown := sorted(set(record.classes) - real):
+        raise ModelError(
+            f"the record {record.name} names {', '.join(unknown)}, which {record.pipeline_class} doesn't take"
+        )
+
+
+def load_part(model_dir: Path, name: str, part_class: type, dtype: torch.dtype) -> torch.nn.Module:
+    """One model of the pipeline from its folder, whole. Raises: ModelError that names it."""
+    loader: Any = part_class
+    folder = model_dir / name
+    if not folder.is_dir():
+        raise ModelError(f"{name}: {folder} is missing")
+    try:
+        module, found = loader.from_pretrained(
+            str(folder), dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:
+        raise ModelError(f"{name}: {folder} can't be loaded: {_words(error)}") from error
+    if missing := sorted(found["missing_keys"]):
+        named = ", ".join(missing[:NAMED_KEYS]) + (", …" if len(missing) > NAMED_KEYS else "")
+        raise ModelError(f"{name}: {folder} lacks {len(missing)} weights of {part_class.__name__}: {named}")
+    return module
+
+
+def modules_of(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The pipeline's models by name, without tokenizers and schedulers."""
+    for name, component in pipeline.components.items():
+        if isinstance(component, torch.nn.Module):
+            yield name, component
+
+
+def _model_parts(model: ResolvedModel, diffusers: Any) -> Iterator[tuple[str, type]]:
+    """Those parts of the index that are models with weights; what else it names is left to the pipeline's loader."""
+    transformers = importlib.import_module("transformers")
+    bases = (diffusers.ModelMixin, transformers.PreTrainedModel)
+    libraries = {"diffusers": diffusers, "transformers": transformers}
+    for name, value in model.model_index.items():
+        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)):
+            continue
+        library = libraries.get(value[0]) or getattr(diffusers.pipelines, value[0], None)
+        part_class = getattr(library, value[1], None)
+        if isinstance(part_class, type) and issubclass(part_class, bases):
+            yield name, part_class
+
+
+def _settle(module: torch.nn.Module, *, on_cpu: bool) -> None:
+    """Fix the module for serving: no dropout, no gradients, weights in memory of their own."""
+    module.eval().requires_grad_(False)
+    if on_cpu:
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data = tensor.data.clone()
+
+
+def _check_dtype(name: str, module: torch.nn.Module, dtype: torch.dtype) -> None:
+    kept: set[str] = set()
+    for attribute in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"):
+        kept.update(getattr(module, attribute, None) or ())
+    for key, parameter in module.named_parameters():
+        exempt = parameter.dtype is torch.float32 and kept.intersection(key.split("."))
+        if parameter.dtype is not dtype and not exempt:
+            raise ModelError(f"{name}: {key} is {parameter.dtype}, the stage asks for {dtype}")
+
+
+def _check_sizes(record: PipelineRecord, pipeline: Any) -> None:
+    """A size that the record allows must be one that this checkpoint's VAE can make."""
+    for name in ("image_processor", "video_processor"):
+        processor = getattr(pipeline, name, None)
+        factor = processor.config.vae_scale_factor if processor is not None else 1
+        if record.limits.size_multiple % factor:
+            raise ModelError(
+                f"this checkpoint makes sizes in multiples of {factor}, the record {record.name} allows multiples of "
+                f"{record.limits.size_multiple}"
+            )
+
+
+def _words(error: Exception) -> str:
+    """An error of the libraries on one line, without their advice."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars, advice and the warnings that the libraries raise about themselves."""
+    for library in ("diffusers", "transformers"):
+        logging = importlib.import_module(f"{library}.utils.logging")
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
