@@ -7,6 +7,7 @@ import io
 
 import pytest
 from PIL import Image
+
 from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.server.encode import OutputFormat, to_base64, to_file
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from stage_runtime.server.schema import MAX_PROMPT_CHARS, ImageRequest
 
 

@@ -6,13 +6,13 @@ holds its neutral value; nothing is ignored. Null means absent, as it does there
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
 from stage_api.base import Int
 from stage_api.spec import MAX_STEPS
-
 from stage_runtime.server.encode import OutputFormat
 
 MAX_PROMPT_CHARS = 32_000  # OpenAI's limit
@@ -122,6 +122,27 @@ class ImageResponse(BaseModel):
     size: str
     seeds: list[int]
     data: list[ImageData]
+
+
+class ModelCard(BaseModel):
+    """A model as OpenAI describes one, with what this stage knows of it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["omnistage"] = "omnistage"
+    pipeline: str
+    modality: str
+    defaults: dict[str, Any]
+    limits: dict[str, Any]
+    capability: dict[str, Any] | None
+
+
+class ModelList(BaseModel):
+    """Answer of GET /v1/models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
 
 
 class ErrorDetail(BaseModel):

@@ -1,0 +1,192 @@
+"""Serving until told to stop, or until the engine dies: sockets, signals, the drain, the last answers.
+
+The only file that knows uvicorn. It returns why it ended; leaving the process with that is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from stage_runtime.core.errors import EngineDeadError, EngineHung
+from stage_runtime.server.drain import Door, Drain
+from stage_runtime.stage.client import StageClient
+
+LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drain
+WATCH_S: Final = 0.1  # between two looks at the engine's health
+KEEP_ALIVE_S: Final = 65.0  # longer than what proxies keep idle connections for, so that they close first
+MAX_HEAD_BYTES: Final = 32 << 10  # request line and headers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """How a stage goes down. Seconds."""
+
+    admit_s: float
+    """How long requests are still taken after the stage has said that it is going."""
+    finish_s: float
+    """How long what runs may then take."""
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.accepting = asyncio.Event()
+        """Set once connections are accepted."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                timeout_keep_alive=int(KEEP_ALIVE_S),
+                timeout_graceful_shutdown=int(LINGER_S),
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets)
+        self.accepting.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+def listen(host: str | None, port: int) -> socket.socket:
+    """A listening socket. No host means every address, IPv6 and IPv4; port 0 means any free one."""
+    if host is None:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server((str(address[0]), port), family=family)
+
+
+def url_of(listening: socket.socket) -> str:
+    """Where a client on this machine finds it."""
+    address, port = listening.getsockname()[:2]
+    local = {"::": "localhost", "0.0.0.0": "localhost"}.get(address, address)
+    return f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
+
+
+async def serve(
+    app: FastAPI,
+    stage: StageClient,
+    drain: Drain,
+    *,
+    listening: socket.socket,
+    grace: Grace,
+    close_engine: Callable[[float], None],
+) -> BaseException | None:
+    """Serve until SIGTERM, SIGINT or the engine's death. None when it was drained, else what it died of.
+
+    `close_engine` ends what still runs, within so many seconds; called in a thread. A second SIGINT ends the process
+    at once. Only for the main thread.
+    """
+    server = HttpServer(app)
+    serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
+    dying = asyncio.create_task(_death(stage), name="watch")
+    try:
+        with _stop_signals() as stop:
+            await _first(server.accepting.wait(), serving)
+            log.info("listening", extra={"url": url_of(listening)})
+            await _first(stop.wait(), dying, serving)
+            if stop.is_set() and not dying.done():
+                await _drain(stage, drain, grace, dying)
+            drain.move(Door.CLOSED)
+            stuck = await _close(close_engine)
+            await _first(drain.idle(), timeout_s=LINGER_S)
+            server.should_exit = True
+            await serving
+    finally:
+        dying.cancel()
+    return dying.result() if dying.done() and not dying.cancelled() else stuck
+
+
+async def _drain(stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.Task[BaseException]) -> None:
+    drain.move(Door.CLOSING)
+    log.info("draining", extra={"admit_seconds": grace.admit_s, "finish_seconds": grace.finish_s})
+    await _first(dying, timeout_s=grace.admit_s)
+    drain.move(Door.CLOSED)
+    stage.close_admission()
+    await _first(drain.idle(), dying, timeout_s=grace.finish_s)
+    left = stage.snapshot()
+    log.info("drained", extra={"left": left.waiting + left.running})
+
+
+async def _death(stage: StageClient) -> BaseException:
+    """What the engine dies of, once it does; a tick that hangs is a death too."""
+    while True:
+        try:
+            stage.check_health()
+        except EngineDeadError as error:
+            return stage.death or error
+        progress = stage.progress()
+        if progress.overdue:
+            return EngineHung(
+                f"tick {progress.tick} has made no progress for {progress.elapsed_s:.1f} s; "
+                f"expected within {progress.limit_s:.1f} s"
+            )
+        await asyncio.sleep(WATCH_S)
+
+
+async def _close(close_engine: Callable[[float], None]) -> BaseException | None:
+    """What kept the engine from closing; None when nothing did."""
+    try:
+        await asyncio.to_thread(close_engine, LINGER_S)
+    except EngineDeadError as error:
+        return error
+    return None
+
+
+async def _first(
+    *waits: Coroutine[Any, Any, object] | asyncio.Task[Any], timeout_s: float | None = None
+) -> None:
+    """Wait for any of `waits`. Tasks go on, coroutines are cancelled."""
+    own = {asyncio.ensure_future(wait) for wait in waits if asyncio.iscoroutine(wait)}
+    given = {wait for wait in waits if isinstance(wait, asyncio.Task)}
+    try:
+        await asyncio.wait(own | given, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in own:
+            task.cancel()
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[asyncio.Event]:
+    """Set by the first SIGTERM or SIGINT."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def asked(name: str) -> None:
+        log.info("asked to stop", extra={"signal": name})
+        stop.set()
+        # From here on Ctrl-C is the system's: the process ends where it stands.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number.name)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
