@@ -94,12 +94,20 @@ def _walk(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     if "properties" in out:
         out["properties"] = {name: _walk(child, defs) for name, child in out["properties"].items()}
         if isinstance(out.get("default"), dict):
-            out["default"] = {}  # the API server fills in the defaults inside by itself
+            # In full: the API server judges a default by the rules before it fills in those inside.
+            out["default"] = _given(out["default"])
     if out.get("default", 0) is None:
         del out["default"]
     if out.get("type") == "integer":
         out.setdefault("format", "int32")
     return dict(sorted(out.items(), key=lambda item: _place(item[0])))
+
+
+def _given(value: Any) -> Any:
+    """A default without what is left out."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _given(inner) for name, inner in value.items() if inner is not None}
 
 
 def _place(key: str) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
+from stage_api.base import Contract, Law
 from stage_api.errors import SpecError
 from stage_api.manifest import parse_stage
+from stage_api.stage import DiffusionStage
 
 TABLE = yaml.safe_load((Path(__file__).parent / "bad_stages.yaml").read_text())
 SOUND = yaml.safe_load((Path(__file__).parents[3] / "examples" / "shapes.yaml").read_text())
@@ -43,3 +46,17 @@ def test_every_fault_is_named_with_its_path(case: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as raised:
         parse_stage(manifest(case))
     assert [str(fault) for fault in raised.value.faults] == case["faults"]
+
+
+def test_every_rule_of_the_crd_has_a_case_that_breaks_it() -> None:
+    told = {case["server"] for case in TABLE}
+    unbroken = [law.message for law in laws(DiffusionStage) if not any(text in law.message for text in told)]
+    assert unbroken == []
+
+
+def laws(model: type[Contract]) -> Iterator[Law]:
+    yield from model.laws
+    for field in model.model_fields.values():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Contract):
+                yield from laws(kind)

@@ -1,0 +1,157 @@
+"""A real API server takes the CRD and judges manifests as the Python validator does.
+
+Needs KUBECONFIG, kubectl and the right to make a namespace and a CustomResourceDefinition.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stage_api import crdgen, names
+from stage_api.manifest import load_manifest
+from stage_api.yaml_text import documents
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+SHAPES = yaml.safe_load((ROOT / "examples" / "shapes.yaml").read_text())
+CASES = yaml.safe_load((ROOT / "tests" / "unit" / "api" / "bad_stages.yaml").read_text())
+NAMESPACE = "omnistage-crd-test"
+WAIT_S = 60
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
+        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
+    ),
+]
+
+
+def kubectl(*args: str, stdin: object = None) -> subprocess.CompletedProcess[str]:
+    """Run kubectl in the test's namespace; an object on `stdin` goes in as JSON."""
+    text = stdin if isinstance(stdin, str) else json.dumps(stdin)
+    command = ["kubectl", f"--namespace={NAMESPACE}", *args]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def succeed(*args: str, stdin: object = None) -> str:
+    done = kubectl(*args, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _crd() -> Iterator[None]:
+    """The CRD, applied as a user applies it, and a namespace; what was not there before goes again."""
+    was_there = kubectl("get", "crd", names.CRD_NAME).returncode == 0
+    succeed("apply", "-f", str(ROOT / crdgen.CRD_FILE))
+    succeed("wait", "--for=condition=Established", f"--timeout={WAIT_S}s", f"crd/{names.CRD_NAME}")
+    succeed("create", "namespace", NAMESPACE)
+    yield
+    succeed("delete", "namespace", NAMESPACE, "--wait=false")
+    if not was_there:
+        succeed("delete", "crd", names.CRD_NAME, f"--timeout={WAIT_S}s")
+
+
+def manifest(case: dict[str, Any]) -> dict[str, Any]:
+    made = copy.deepcopy({**SHAPES, "spec": {"model": SHAPES["spec"]["model"]}})
+    for path in case.get("drop", ()):
+        *above, last = path.split(".")
+        del section(made, above)[last]
+    for path, value in case.get("set", {}).items():
+        *above, last = path.split(".")
+        section(made, above)[last] = value
+    return made
+
+
+def section(node: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    for name in path:
+        node = node.setdefault(name, {})
+    return node
+
+
+def test_the_server_finds_nothing_to_complain_about_in_the_schema() -> None:
+    conditions = json.loads(succeed("get", "crd", names.CRD_NAME, "-o", "json"))["status"]["conditions"]
+    assert {c["type"]: c["status"] for c in conditions}["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in {c["type"] for c in conditions}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_server_fills_in_the_defaults_that_python_fills_in(path: Path) -> None:
+    stored = json.loads(succeed("create", "--dry-run=server", "-o", "json", "-f", str(path)))
+    assert stored["spec"] == load_manifest(path)[0].spec.to_json()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_the_server_refuses_what_python_refuses(case: dict[str, Any]) -> None:
+    done = kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest(case))
+    assert done.returncode != 0, "accepted"
+    assert case["server"] in done.stderr
+
+
+@pytest.mark.parametrize("value", ["null", "2.0", "2"])
+def test_the_server_accepts_what_python_accepts(value: str) -> None:
+    stage = manifest({"set": {"spec.replicas": json.loads(value)}})
+    stored = json.loads(succeed("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=stage))
+    assert stored["spec"]["replicas"] == (1 if value == "null" else 2)
+
+
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        "8",
+        "'8'",
+        "1_000",
+        "0x10",
+        "0o17",
+        "017",
+        "0b11",
+        "08",
+        "1e3",
+        "1e400",
+        "1_0.5",
+        ".5",
+        "yes",
+        "Off",
+        "y",
+        "~",
+        "2026-01-02",
+        "1:30",
+    ],
+)
+def test_a_scalar_means_to_kubectl_what_it_means_here(scalar: str) -> None:
+    head = f"apiVersion: {names.API_VERSION}\nkind: {names.KIND}\nmetadata: {{name: a}}\n"
+    text = f"{head}spec: {{x: {scalar}}}\n"
+    read = json.loads(
+        succeed("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text)
+    )
+    (doc,) = documents(text)
+    assert read["spec"] == doc.value["spec"]
+
+
+def test_a_stage_can_be_listed_by_its_short_name_and_scaled() -> None:
+    succeed("create", "-f", "-", stdin=SHAPES)
+    header = succeed("get", names.SHORT_NAME, "shapes").splitlines()[0].split()
+    assert header == ["NAME", *(column[0].upper() for column in crdgen.COLUMNS)]
+    succeed("scale", f"{names.PLURAL}/shapes", "--replicas=3")
+    assert succeed("get", names.SHORT_NAME, "shapes", "-o", "jsonpath={.spec.replicas}") == "3"
+
+
+def test_a_status_is_written_through_its_own_door_only() -> None:
+    succeed("create", "-f", "-", stdin={**SHAPES, "metadata": {"name": "told"}, "status": {"ready": "9/9"}})
+    assert succeed("get", names.SHORT_NAME, "told", "-o", "jsonpath={.status}") == ""
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    patch = json.dumps({"status": {"ready": "1/1", "conditions": [condition]}})
+    succeed("patch", names.SHORT_NAME, "told", "--subresource=status", "--type=merge", f"--patch={patch}")
+    succeed("wait", "--for=condition=Ready", f"--timeout={WAIT_S}s", f"{names.PLURAL}/told")
+    assert succeed("get", names.SHORT_NAME, "told", "--no-headers").split()[1] == "1/1"
