@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,14 @@ from stage_runtime.core.outcome import Modality, Output
 
 FIELDS = {"images": Modality.IMAGE, "frames": Modality.VIDEO, "audios": Modality.AUDIO}
 """Where diffusers' output classes keep what was made."""
+
+
+class OutputFormat(NamedTuple):
+    """How a pipeline is asked for its result, and how that becomes an output."""
+
+    arguments: dict[str, Any]
+    convert: Callable[[Any, int | None], Output]
+    """(result, sample rate in hertz or None) → output."""
 
 
 def modality_of(result: Any) -> Modality:
@@ -43,3 +52,7 @@ def to_output(result: Any, sample_rate: int | None = None) -> Output:
         dtype=str(array.dtype),
         sample_rate=sample_rate if modality is Modality.AUDIO else None,
     )
+
+
+PIXELS: Final = OutputFormat({"output_type": "np"}, to_output)
+"""What clients get: pixels, frames or samples."""

@@ -250,7 +250,8 @@ def _checked(module: torch.nn.Module, spec: BatchSpec, mine: list[Taped], theirs
         raise Unmergeable(wrong)
     if LIST in spec.axes.values():
         ragged = replace(spec, ragged_lists=True)
-        return ragged if _merge_fault(module, ragged, [mine[-1], theirs[0]]) == "" else spec
+        if _merge_fault(module, ragged, [mine[-1], theirs[0]]) == "":
+            spec = ragged
     names = padding_for(spec.parameters, spec.axes)
     if names is None:
         return spec

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -19,14 +20,21 @@ from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hooks import CacheContexts, ProcessorOverlay
 from stage_runtime.runner.hub import Hub
-from stage_runtime.runner.output import modality_of, to_output
+from stage_runtime.runner.output import PIXELS, OutputFormat, modality_of
 from stage_runtime.runner.probe import Ask, probe, record
 from stage_runtime.runner.rendezvous import Script, components, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
-from stage_runtime.runner.tensor_tree import relative_error
 
 STEPS: Final = "num_inference_steps"
-OUTPUT: Final = {"output_type": "np"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """How a runner works."""
+
+    merge: bool = True
+    """False: every call runs alone, so that a picture never depends on its neighbours, to the last bit."""
+    output: OutputFormat = PIXELS
 
 
 class Runner:
@@ -43,8 +51,9 @@ class Runner:
         *,
         on_fault: Callable[[Exception], None] = lambda error: None,
         sample_rate: int | None = None,
+        options: RunnerOptions = RunnerOptions(),
     ) -> None:
-        self._pipeline, self._sample_rate = pipeline, sample_rate
+        self._pipeline, self._sample_rate, self._output = pipeline, sample_rate, options.output
         self._device = pipeline.device
         modules = components(pipeline)
         overlay = ProcessorOverlay(modules)
@@ -56,7 +65,7 @@ class Runner:
         if found.disturbs_processors:
             hooks.append(overlay)
         self._overlay = overlay if found.disturbs_processors else None
-        self._batcher = Batcher(modules, found.specs, tuple(hooks), on_fault)
+        self._batcher = Batcher(modules, found.specs if options.merge else {}, tuple(hooks), on_fault)
         self._hub = Hub(self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay)
         self._requests: dict[str, Request] = {}
         self._recordings: dict[str, Recording] = {}
@@ -88,7 +97,9 @@ class Runner:
         self._told[request.request_id] = 0
         generator = self._generator(request)
         script = open_script(
-            self._pipeline, request.request_id, {**request.arguments, **OUTPUT, "generator": generator}
+            self._pipeline,
+            request.request_id,
+            {**request.arguments, **self._output.arguments, "generator": generator},
         )
         if self.capability.resumable:
             self._recordings[request.request_id] = recording = Recording(self._hub.denoisers, [generator])
@@ -160,7 +171,7 @@ class Runner:
         if script.error is not None:
             return _failure(request_id, script.error)
         if script.done:
-            return Completed(request_id, to_output(script.result, self._sample_rate), script.steps)
+            return Completed(request_id, self._output.convert(script.result, self._sample_rate), script.steps)
         if script.steps == self._told[request_id]:
             return None
         self._told[request_id] = script.steps
@@ -190,7 +201,7 @@ class Runner:
         for request_id, name in names.items():
             script = self._hub.scripts[name]
             if script.error is None:
-                drawn[request_id] = to_output(script.result, self._sample_rate)
+                drawn[request_id] = self._output.convert(script.result, self._sample_rate)
             self._hub.forget(name)
         return drawn
 
@@ -200,7 +211,9 @@ class Runner:
         """A script that only decodes a checkpoint's latents."""
         if not can_interrupt(self._pipeline):
             arguments, start = {**arguments, STEPS: 1}, start.shortened(self._one_step_calls)
-        script = open_script(self._pipeline, name, {**arguments, **OUTPUT, "generator": generator})
+        script = open_script(
+            self._pipeline, name, {**arguments, **self._output.arguments, "generator": generator}
+        )
         script.watcher = Recording(self._hub.denoisers, [generator], start, decode_only=True)
         return script
 
@@ -210,7 +223,9 @@ class Runner:
         """Make a script that has not started go on from `start`."""
         request_id = script.request_id
         self._hub.forget(request_id)
-        again = open_script(self._pipeline, request_id, {**arguments, **OUTPUT, "generator": generator})
+        again = open_script(
+            self._pipeline, request_id, {**arguments, **self._output.arguments, "generator": generator}
+        )
         again.watcher = self._recordings[request_id] = Recording(self._hub.denoisers, [generator], start)
         self._hub.add(again)
 
@@ -223,7 +238,7 @@ class Runner:
 
     def _probe_arguments(self, ask: Callable[[str, int], dict[str, Any]]) -> Ask:
         def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
-            asked = {**ask(prompts[0], steps), **OUTPUT}
+            asked = {**ask(prompts[0], steps), **self._output.arguments}
             generators = [torch.Generator(self._device).manual_seed(seed + i) for i in range(len(prompts))]
             if len(prompts) == 1:
                 return {**asked, "generator": generators[0]}
@@ -279,7 +294,7 @@ class Runner:
             self._hub.forget("replay")
             if error is not None:
                 return f"a request {what} failed: {type(error).__name__}: {error}"[:300]
-            if relative_error(_pixels(result), _pixels(want)) != 0.0:
+            if self._output.convert(result, None) != self._output.convert(want, None):
                 return f"a request {what} gives another picture"
         return ""
 
@@ -288,10 +303,6 @@ def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same arguments with a fresh generator: a generator is used up by a run."""
     old = arguments["generator"]
     return {**arguments, "generator": torch.Generator(old.device).manual_seed(old.initial_seed())}
-
-
-def _pixels(result: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(to_output(result).data), dtype=torch.uint8)
 
 
 def _failure(request_id: str, error: Exception) -> Failed:

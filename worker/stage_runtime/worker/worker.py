@@ -17,7 +17,7 @@ from stage_runtime.core.control import Control, StopEarly
 from stage_runtime.core.errors import InternalError, ModelError, OutOfDeviceMemory
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
-from stage_runtime.runner.runner import Runner
+from stage_runtime.runner.runner import Runner, RunnerOptions
 from stage_runtime.worker.faults import FaultProbe, fault_probe
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,19 @@ class Worker:
         load: LoadPipeline,
         ask: Callable[[str, int], dict[str, Any]],
         device: torch.device,
+        *,
         faults: FaultProbe | None = None,
+        options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
     ) -> None:
         self._device = device
         try:
             pipeline = load(device)
             self._runner = Runner(
-                pipeline, ask, on_fault=faults or fault_probe(device), sample_rate=_sample_rate(pipeline)
+                pipeline,
+                ask,
+                on_fault=faults or fault_probe(device),
+                sample_rate=_sample_rate(pipeline),
+                options=options,
             )
         except torch.OutOfMemoryError as error:
             raise OutOfDeviceMemory(f"the model does not fit on {device}: {error}") from error

@@ -1,0 +1,175 @@
+"""A pipeline under the real scheduler and the real uni executor, driven tick by tick without a thread.
+
+Outputs are latents as float32 bytes, so that "equal" means equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import DiffusionPipeline
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.outcome import Aborted, Completed, Failed, Modality, Outcome, Output, Progressed
+from stage_runtime.core.request import BatchKey, Request
+from stage_runtime.executor.uni import UniExecutor
+from stage_runtime.runner.batcher import CallCounts
+from stage_runtime.runner.output import OutputFormat
+from stage_runtime.runner.runner import RunnerOptions
+from stage_runtime.sched.base import BaseScheduler
+from stage_runtime.sched.step import StepScheduler
+from stage_runtime.worker.worker import Worker
+
+Arguments = Mapping[str, Any]
+
+
+def _floats(result: Any, _sample_rate: int | None) -> Output:
+    """The first field of a result, whatever it is called, as float32."""
+    value = next(iter(result.values()))
+    array = np.ascontiguousarray(torch.as_tensor(value).to(torch.float32).numpy())
+    return Output(modality=Modality.IMAGE, data=array.tobytes(), shape=array.shape, dtype="float32")
+
+
+LATENTS = OutputFormat({"output_type": "latent"}, _floats)
+
+
+def load_plain(folder: Path) -> Any:
+    """The pipeline as plain diffusers loads it, on the CPU in fp32, with weights in aligned memory."""
+    names = json.loads((folder / "model_index.json").read_text())
+    absent = {name: None for name, value in names.items() if value == [None, None]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pipeline = DiffusionPipeline.from_pretrained(
+            folder, torch_dtype=torch.float32, use_safetensors=True, **absent
+        )
+    for component in pipeline.components.values():
+        if isinstance(component, torch.nn.Module):
+            for tensor in (*component.parameters(), *component.buffers()):
+                tensor.data = tensor.data.clone()
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def plain(pipeline: Any, request: Request, output_type: str = "latent") -> np.ndarray:
+    """What plain diffusers gives for a request, as float32."""
+    generator = torch.Generator().manual_seed(request.seed)
+    with torch.no_grad():
+        result = pipeline(**request.arguments, generator=generator, output_type=output_type)
+    return np.asarray(torch.as_tensor(next(iter(result.values()))).to(torch.float32).numpy())
+
+
+def array(output: Output) -> np.ndarray:
+    """An output's numbers."""
+    return np.frombuffer(output.data, output.dtype).reshape(output.shape)
+
+
+def relative(got: np.ndarray, want: np.ndarray) -> float:
+    """Largest difference over largest magnitude."""
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+def ask(base: Arguments, request_id: str, prompt: str, *, steps: int, seed: int = 0, **more: Any) -> Request:
+    """A request with the arguments `base`."""
+    preview_steps = more.pop("preview_steps", ())
+    arguments = {**base, "prompt": prompt, "num_inference_steps": steps, **more}
+    return Request(
+        request_id=request_id,
+        arguments=arguments,
+        key=BatchKey(()),
+        seed=seed,
+        steps=steps,
+        pixels=1,
+        preview_steps=preview_steps,
+    )
+
+
+@dataclass(slots=True)
+class HubStage:
+    """Scheduler and executor; `arrive` and `abort` take effect before the next tick."""
+
+    executor: UniExecutor
+    worker: Worker
+    scheduler: BaseScheduler
+    told: list[Outcome] = field(default_factory=list)
+    ticks: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Any,
+        base: Arguments,
+        *,
+        scheduler: type[BaseScheduler] = StepScheduler,
+        slots: int = 4,
+        merge: bool = True,
+        output: OutputFormat = LATENTS,
+    ) -> HubStage:
+        """A stage over a loaded pipeline. `base` are its arguments but prompt, steps and generator."""
+        made: list[Worker] = []
+
+        def build() -> Worker:
+            made.append(
+                Worker(
+                    lambda _device: pipeline,
+                    lambda prompt, steps: {**base, "prompt": prompt, "num_inference_steps": steps},
+                    torch.device("cpu"),
+                    options=RunnerOptions(merge=merge, output=output),
+                )
+            )
+            return made[0]
+
+        executor = UniExecutor(build)
+        return cls(executor, made[0], scheduler(max_num_seqs=slots))
+
+    @property
+    def capability(self) -> Capability:
+        """What the model can do."""
+        return self.executor.capability
+
+    @property
+    def counts(self) -> CallCounts:
+        """Calls of real modules so far."""
+        return self.worker.runner.counts
+
+    def arrive(self, *requests: Request) -> None:
+        """Requests come in, each on its own."""
+        for request in requests:
+            self.scheduler.add([request], self.ticks)
+
+    def abort(self, request_id: str) -> None:
+        """Take a request back."""
+        aborted = self.scheduler.abort(request_id, self.ticks)
+        if aborted is not None:
+            self.told.append(aborted)
+
+    def tick(self) -> Sequence[Outcome]:
+        """One turn, as the engine's loop makes it."""
+        wave = self.scheduler.schedule(self.ticks)
+        self.ticks += 1
+        if wave.is_empty:
+            return []
+        self.executor.submit(wave)
+        told = self.scheduler.update(self.executor.poll(None), self.ticks)
+        self.told += told
+        return told
+
+    def run(self) -> dict[str, Completed | Aborted | Failed]:
+        """Tick until nothing is left; the terminal outcome of each request."""
+        while self.scheduler.has_work:
+            self.tick()
+        return {o.request_id: o for o in self.told if not isinstance(o, Progressed)}
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Run, and what was completed, as numbers."""
+        return {i: array(o.output) for i, o in self.run().items() if isinstance(o, Completed)}
+
+    def held(self) -> dict[str, int]:
+        """What the runner holds, by kind."""
+        return self.worker.runner.outstanding()
