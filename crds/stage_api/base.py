@@ -25,13 +25,15 @@ class Law:
     """One rule over the fields `reads` of the model that carries it.
 
     `check` takes those fields' values in that order and gives the fault, or None. `cel` is the
-    same rule for the API server (`self` is the carrying model), `message` what it answers with.
+    same rule for the API server (`self` is the carrying model), `message` what it answers with, and
+    `field` the field it blames, by its path from the carrying model; empty, the model as a whole.
     """
 
     reads: tuple[str, ...]
     cel: str
     message: str
     check: Callable[..., Fault | None]
+    field: str = ""
 
 
 class Contract(BaseModel):
@@ -74,7 +76,9 @@ class Contract(BaseModel):
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.laws:
             schema["x-kubernetes-validations"] = [
-                {"rule": law.cel, "message": law.message} for law in cls.laws
+                {"rule": law.cel, "message": law.message}
+                | ({"fieldPath": f".{law.field}"} if law.field else {})
+                for law in cls.laws
             ]
         return schema
 

@@ -126,27 +126,31 @@ LAYOUT_LAWS: Final = (
     Law(
         ("parallelism",),
         f"{_WORLD} <= {MAX_WORLD}",
-        f"parallelism: the degrees must multiply to at most {MAX_WORLD} ranks",
+        f"the degrees must multiply to at most {MAX_WORLD} ranks",
         _world_is_bounded,
+        "parallelism",
     ),
     Law(
         ("parallelism", "topology"),
         f"has({_PER_POD}) || {_WORLD} <= {MAX_RANKS_PER_POD}",
-        f"topology.ranksPerPod: must be set when a replica has more than {MAX_RANKS_PER_POD} ranks",
+        f"must be set when a replica has more than {MAX_RANKS_PER_POD} ranks",
         _world_fits_one_pod,
+        "topology.ranksPerPod",
     ),
     Law(
         ("parallelism", "topology"),
         f"!has({_PER_POD}) || ({_WORLD}) % {_PER_POD} == 0",
-        "topology.ranksPerPod: must divide the number of ranks, the product of all degrees",
+        "must divide the number of ranks, the product of all degrees",
         _pods_are_full,
+        "topology.ranksPerPod",
     ),
     Law(
         ("parallelism", "topology"),
         f"!has({_PER_POD}) || {_PER_POD} % {_TENSOR} == 0 || {_TENSOR} % {_PER_POD} == 0",
-        "topology.ranksPerPod: must be a multiple or a divisor of parallelism.tensor, "
+        "must be a multiple or a divisor of parallelism.tensor, "
         "so that tensor groups share a pod or fill whole pods",
         _tensor_groups_stay_together,
+        "topology.ranksPerPod",
     ),
 )
 """Laws of the model that has the fields `parallelism` and `topology`. Stated nowhere else."""

@@ -69,7 +69,7 @@ def _rules(root: schema.Schema) -> str:
 
 def _messages(node: schema.Schema, path: str) -> Iterator[tuple[str, str]]:
     for rule in node.get("x-kubernetes-validations", ()):
-        yield path, rule["message"]
+        yield join(path, rule.get("fieldPath", "").removeprefix(".")), rule["message"]
     for name, child in node.get("properties", {}).items():
         yield from _messages(child, join(path, name))
 

@@ -77,8 +77,9 @@ class HostPath(Contract):
         Law(
             ("path",),
             "self.path.startsWith('/') && !self.path.contains('/../') && !self.path.endsWith('/..')",
-            "path: must be absolute and without '..'",
+            "must be absolute and without '..'",
             _is_plain_absolute,
+            "path",
         ),
     )
 
@@ -222,8 +223,9 @@ class EngineSpec(Contract):
         Law(
             ("warmup", "max_num_seqs"),
             "self.warmup.all(shape, shape.batch <= self.maxNumSeqs)",
-            "warmup: a batch must be at most maxNumSeqs",
+            "a batch must be at most maxNumSeqs",
             _warmup_fits,
+            "warmup",
         ),
     )
 

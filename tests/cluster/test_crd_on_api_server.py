@@ -5,7 +5,6 @@ Needs KUBECONFIG, kubectl and the right to make a namespace and a CustomResource
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
@@ -15,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from stage_api import crdgen, names
 from stage_api.manifest import load_manifest
 from stage_api.yaml_text import documents
+from unit.api.bad_stages import CASES, ROOT, SHAPES, manifest
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-SHAPES = yaml.safe_load((ROOT / "examples" / "shapes.yaml").read_text())
-CASES = yaml.safe_load((ROOT / "tests" / "unit" / "api" / "bad_stages.yaml").read_text())
 NAMESPACE = "omnistage-crd-test"
 WAIT_S = 60
 
@@ -61,23 +57,6 @@ def _crd() -> Iterator[None]:
     succeed("delete", "namespace", NAMESPACE, "--wait=false")
     if not was_there:
         succeed("delete", "crd", names.CRD_NAME, f"--timeout={WAIT_S}s")
-
-
-def manifest(case: dict[str, Any]) -> dict[str, Any]:
-    made = copy.deepcopy({**SHAPES, "spec": {"model": SHAPES["spec"]["model"]}})
-    for path in case.get("drop", ()):
-        *above, last = path.split(".")
-        del section(made, above)[last]
-    for path, value in case.get("set", {}).items():
-        *above, last = path.split(".")
-        section(made, above)[last] = value
-    return made
-
-
-def section(node: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    for name in path:
-        node = node.setdefault(name, {})
-    return node
 
 
 def test_the_server_finds_nothing_to_complain_about_in_the_schema() -> None:
