@@ -58,11 +58,13 @@ def brute_force_groups(degrees: tuple[int, ...], axis: GroupAxis) -> set[tuple[i
     return {tuple(group) for group in groups.values()}
 
 
+@pytest.mark.invariant("PARALLEL-INV-001")
 def test_coordinates_agree_with_counting_for_every_layout_of_up_to_16_ranks() -> None:
     for degrees in LAYOUTS:
         assert [tuple(at) for at in derived(*degrees).coordinates] == brute_force_coordinates(degrees)
 
 
+@pytest.mark.invariant("PARALLEL-INV-001")
 def test_groups_agree_with_their_definition_for_every_layout_of_up_to_16_ranks() -> None:
     for degrees in LAYOUTS:
         topology = derived(*degrees)
@@ -70,6 +72,7 @@ def test_groups_agree_with_their_definition_for_every_layout_of_up_to_16_ranks()
             assert set(topology.groups[axis]) == brute_force_groups(degrees, axis), (degrees, axis)
 
 
+@pytest.mark.invariant("PARALLEL-INV-001")
 def test_groups_of_every_axis_partition_the_ranks() -> None:
     for degrees in LAYOUTS:
         topology = derived(*degrees)
@@ -78,6 +81,7 @@ def test_groups_of_every_axis_partition_the_ranks() -> None:
             assert sorted(members) == list(range(topology.world_size)), (degrees, axis)
 
 
+@pytest.mark.invariant("PARALLEL-INV-001")
 def test_rank_at_inverts_coordinates() -> None:
     for degrees in LAYOUTS:
         topology = derived(*degrees)
