@@ -18,6 +18,7 @@ from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
 from stage_runtime.core.outcome import Completed, Outcome, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import Wave
+from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.streams import Mailbox, Stream
 from stage_runtime.sched.base import BaseScheduler, Snapshot
@@ -49,12 +50,20 @@ class Desk:
         self._pace = pace
         self._clock = clock
         self._wake = wake
+        self._observer: Observer = Nobody()
         self._changed = Condition()
         """Guards everything here; told when the last request has gone."""
         self._mailboxes: dict[str, Mailbox] = {}
+        self._admitted_s: dict[str, float] = {}
+        """When each live request was admitted, but for warm-up: who is observed."""
         self._dropped: deque[Mailbox] = deque()
         """Mailboxes whose consumer was collected. NB: filled inside the garbage collector, so without the lock."""
         self._refusal: Refusal | None = lambda: NotAdmitting("the stage is starting")
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` from now on."""
+        with self._changed:
+            self._observer = observer
 
     # Callers
 
@@ -75,6 +84,8 @@ class Desk:
                 raise AdmissionFull(str(full), retry_after_s) from None
             mailboxes = [Mailbox(request) for request in requests]
             self._mailboxes.update((mailbox.request_id, mailbox) for mailbox in mailboxes)
+            if not warm_up:
+                self._admitted_s.update((mailbox.request_id, now_s) for mailbox in mailboxes)
         self._wake()
         return [Stream(mailbox, self) for mailbox in mailboxes]
 
@@ -118,7 +129,11 @@ class Desk:
         """Decide what runs next."""
         with self._changed:
             self._take_back_dropped()
-            wave = self._scheduler.schedule(self._clock())
+            now_s = self._clock()
+            wave = self._scheduler.schedule(now_s)
+            for new in wave.new:
+                if (admitted_s := self._admitted_s.get(new.request.request_id)) is not None:
+                    self._observer.on_started(now_s - admitted_s)
             key, pixels = self._scheduler.running_key, self._scheduler.running_pixels
             if not self._scheduler.has_work:
                 self._changed.notify_all()
@@ -135,6 +150,10 @@ class Desk:
         with self._changed:
             now_s = self._clock()
             told = self._scheduler.update(outcomes, now_s)
+            scheduled = turn.wave.scheduled_ids
+            if any(request_id in self._admitted_s for request_id in scheduled):
+                # One tick advances each request by about one step, in every mode.
+                self._observer.on_wave(len(scheduled), 1, elapsed_s)
             if turn.key is not None:
                 completed = any(isinstance(outcome, Completed) for outcome in told)
                 self._pace.observe(turn.key, turn.pixels, elapsed_s, completed=completed)
@@ -193,9 +212,13 @@ class Desk:
 
     def _tell(self, outcome: Outcome) -> None:
         """Hand an outcome to its consumer; after a terminal one nothing is kept here."""
-        ended = not isinstance(outcome, Progressed)
-        mailbox = (self._mailboxes.pop if ended else self._mailboxes.get)(outcome.request_id, None)
-        if mailbox is not None:
+        if isinstance(outcome, Progressed):
+            if (mailbox := self._mailboxes.get(outcome.request_id)) is not None:
+                mailbox.put(outcome)
+            return
+        if (admitted_s := self._admitted_s.pop(outcome.request_id, None)) is not None:
+            self._observer.on_ended(outcome, self._clock() - admitted_s)
+        if (mailbox := self._mailboxes.pop(outcome.request_id, None)) is not None:
             mailbox.put(outcome)
-        if ended and not self._scheduler.has_work:
+        if not self._scheduler.has_work:
             self._changed.notify_all()

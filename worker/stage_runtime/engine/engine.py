@@ -19,6 +19,7 @@ from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 from stage_runtime.core.request import Request
 from stage_runtime.engine.desk import Desk, Refusal
 from stage_runtime.engine.loop import Bell, Loop
+from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.phase import Phase, Progress
 from stage_runtime.engine.streams import Stream
@@ -69,6 +70,10 @@ class Engine:
         self._thread: Thread | None = None
         self._executor: Executor | None = None
         self._executor_closing = Lock()
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of waves and requests from now on; before it, nobody is told."""
+        self._desk.observe(observer)
 
     # Start
 
