@@ -25,7 +25,7 @@ class Schedule:
 
     def at(self, step: int) -> float:
         """For steps 1 to `steps`."""
-        fallen = max(0.0, (step - self.hold_until) / (self.steps - self.hold_until))
+        fallen = max(0, step - self.hold_until) / max(1, self.steps - self.hold_until)
         return min(1.0, step / self.warm_up) * (
             self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * fallen))
         )
