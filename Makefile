@@ -46,8 +46,9 @@ format: $(READY)  ## Rewrite the code in the project's style
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-generate: $(READY)  ## Write the CRD from the contract
+generate: $(READY)  ## Write the CRD from the contract, and the table of invariants from the tests' marks
 	$(BIN)/python -m stage_api.crdgen
+	$(BIN)/python hack/invariants.py
 
 verify: $(READY)  ## Fail if a generated file or the checkpoint differs from its source
 	$(BIN)/python -m stage_api.crdgen --check
