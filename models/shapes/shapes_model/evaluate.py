@@ -21,7 +21,7 @@ from shapes_model.scenes import PICTURE_SIZE, SHAPES, sample_placed
 
 @dataclass(frozen=True)
 class Report:
-    """One verdict a prompt, and one for each picture against the next prompt (the control, which should fail)."""
+    """One verdict a prompt; and the control: whether each picture passes for the next prompt, if that differs."""
 
     verdicts: tuple[Verdict, ...]
     control: tuple[bool, ...]
@@ -70,7 +70,11 @@ class Exam:
         next_prompts = self.prompts[1:] + self.prompts[:1]
         return Report(
             tuple(check_picture(p, prompt) for p, prompt in zip(pictures, self.prompts, strict=True)),
-            tuple(check_picture(p, prompt).ok for p, prompt in zip(pictures, next_prompts, strict=True)),
+            tuple(
+                check_picture(p, other).ok
+                for p, own, other in zip(pictures, self.prompts, next_prompts, strict=True)
+                if own != other
+            ),
         )
 
 
