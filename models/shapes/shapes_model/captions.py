@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shapes_model.palette import BACKGROUNDS, THING_COLOURS
 from shapes_model.scenes import RADII, SHAPES, Scene, Thing
 
-RELATION_PHRASES = {
+RELATION_PHRASES: dict[str, tuple[str, ...]] = {
     "left": ("left of", "to the left of", "on the left of"),
     "right": ("right of", "to the right of", "on the right of"),
     "above": ("above", "over", "on top of"),
     "below": ("below", "under", "beneath"),
 }
-POSITION_PHRASES = {
+POSITION_PHRASES: dict[str, tuple[str, ...]] = {
     "top left": ("in the top left corner", "at the top left"),
     "top": ("at the top",),
     "top right": ("in the top right corner", "at the top right"),
@@ -96,7 +97,7 @@ def _meanings(phrases: dict[str, tuple[str, ...]]) -> dict[str, str]:
     return {phrase: meaning for meaning, variants in phrases.items() for phrase in variants}
 
 
-def _any_of(words) -> str:
+def _any_of(words: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 

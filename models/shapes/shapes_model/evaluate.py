@@ -11,12 +11,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shapes_model.captions import full_caption
 from shapes_model.checker import ATTRIBUTES, Verdict, check_picture
 from shapes_model.scenes import PICTURE_SIZE, SHAPES, sample_placed
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+    from PIL import Image
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,9 @@ class Exam:
         )
 
 
-def draw(pipeline, prompts: Sequence[str], *, steps: int, guidance: float, batch: int) -> list[np.ndarray]:
+def draw(
+    pipeline: DiffusionPipeline, prompts: Sequence[str], *, steps: int, guidance: float, batch: int
+) -> list[np.ndarray]:
     """One uint8 [64, 64, 3] a prompt. Guidance needs the (empty) negative prompt, or diffusers leaves it off."""
     import torch
 
@@ -99,7 +106,7 @@ def draw(pipeline, prompts: Sequence[str], *, steps: int, guidance: float, batch
     return pictures
 
 
-def load_pipeline(checkpoint: Path, dtype: str = "bfloat16"):
+def load_pipeline(checkpoint: Path, dtype: str = "bfloat16") -> DiffusionPipeline:
     """Plain diffusers, one thread, no progress bar."""
     import diffusers
     import torch
@@ -114,7 +121,7 @@ def load_pipeline(checkpoint: Path, dtype: str = "bfloat16"):
     return pipeline
 
 
-def contact_sheet(pictures: Sequence[np.ndarray], columns: int = 8, scale: int = 2):
+def contact_sheet(pictures: Sequence[np.ndarray], columns: int = 8, scale: int = 2) -> Image.Image:
     """The pictures side by side, as one PIL image."""
     from PIL import Image
 

@@ -27,4 +27,5 @@ PALETTE = np.array(list(RGB.values()), dtype=np.float32)
 
 def nearest_colour(rgb: np.ndarray) -> np.ndarray:
     """Index into `BACKGROUNDS` of the palette colour nearest to each pixel: float [..., 3] -> int [...]."""
-    return ((rgb[..., None, :] - PALETTE) ** 2).sum(-1).argmin(-1)
+    distances = ((rgb[..., None, :] - PALETTE) ** 2).sum(-1)
+    return np.asarray(distances.argmin(-1))

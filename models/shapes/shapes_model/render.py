@@ -71,7 +71,7 @@ def coverage(shape: str, spots: Sequence[Spot], size: int = PICTURE_SIZE) -> np.
         distance = np.sqrt(dx * dx + dy * dy) - radius
     else:
         distance = _polygon_distance(dx, dy, CORNERS[shape][None] * radius)
-    return np.clip(np.float32(0.5) - distance, 0, 1)
+    return np.asarray(np.clip(np.float32(0.5) - distance, 0, 1), dtype=np.float32)
 
 
 def render(scenes: Sequence[PlacedScene]) -> np.ndarray:
