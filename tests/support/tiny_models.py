@@ -91,7 +91,9 @@ def load_plain(folder: Path) -> DiffusionPipeline:
     index = json.loads((folder / "model_index.json").read_text())
     absent = {key: None for key, value in index.items() if value == [None, None]}
     with _quiet():
-        pipeline = DiffusionPipeline.from_pretrained(folder, local_files_only=True, **absent)
+        pipeline = DiffusionPipeline.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, **absent
+        )
     pipeline.set_progress_bar_config(disable=True)
     for component in pipeline.components.values():
         if isinstance(component, torch.nn.Module):

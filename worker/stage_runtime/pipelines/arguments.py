@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 UNSAID_PIXELS: Final = 1024 * 1024
 """Pixels of a picture whose size only the pipeline knows; it weighs such requests alike."""
 UNSAID_SECONDS: Final = 60.0
+SMALL_SIDE: Final = 4
+"""Side of the smallest telling picture, in steps of the size."""
 MAX_GENERATOR_STATE: Final = 65_536
 """Bytes; a CPU generator of torch has 5056."""
 SPEC_NAMES: Final = {
@@ -94,11 +96,25 @@ def lay_defaults(model: ResolvedModel, stage: Defaults) -> ResolvedModel:
     """
     laid = replace(model, defaults=model.defaults.overlaid(stage))
     try:
+        _refuse_unreachable(laid.record, stage)
         _arguments(laid.record, _with_defaults(laid, Wishes(prompt="")))
     except Refused as refused:
         path = f"spec.model.defaults.{SPEC_NAMES.get(refused.field, refused.field)}"
         raise SpecError([Fault(path, f"{refused.expected} (of {model.record.name})", refused.got)]) from None
     return laid
+
+
+def small_arguments(model: ResolvedModel, prompt: str, steps: int) -> dict[str, Value]:
+    """Arguments of the smallest request that shows how the pipeline works, guidance included; for the probe at load.
+
+    Raises: InvalidRequest when the record has no such request.
+    """
+    record = model.record
+    side = SMALL_SIDE * record.limits.size_multiple
+    small = {"width": side, "height": side, "num_frames": 1 + record.limits.frame_step, "negative_prompt": ""}
+    reachable = {name: value for name, value in small.items() if name in record.wished.values()}
+    wishes = with_changes(Wishes(prompt=prompt, num_inference_steps=steps, seed=0), **reachable)
+    return build_requests(model, wishes, request_id="probe")[0].arguments
 
 
 def _by_wish(record: PipelineRecord, wishes: Wishes) -> tuple[Wishes, dict[str, str]]:
@@ -131,12 +147,16 @@ def _with_defaults(model: ResolvedModel, wishes: Wishes) -> Wishes:
     return with_changes(wishes, **fallback)
 
 
+def _refuse_unreachable(record: PipelineRecord, said: Wishes | Defaults) -> None:
+    """Nothing that the pipeline can't be told is passed over in silence."""
+    for wish in set(Defaults.__dataclass_fields__) - set(record.wished.values()):
+        if getattr(said, wish) is not None:
+            raise Refused(wish, f"nothing, since {record.pipeline_class} can't be told", "a value")
+
+
 def _arguments(record: PipelineRecord, wishes: Wishes) -> dict[str, Value]:
     """The pipeline's keyword arguments, every one of them checked."""
-    argument_of = {wish: argument for argument, wish in record.wished.items()}
-    for wish in (name for name in Defaults.__dataclass_fields__ if name not in argument_of):
-        if getattr(wishes, wish) is not None:
-            raise Refused(wish, f"nothing, since {record.pipeline_class} can't be told", "a value")
+    _refuse_unreachable(record, wishes)
     limits = record.limits
     checked: dict[str, Value] = {
         "prompt": checks.text("prompt", wishes.prompt, limits.max_prompt_chars),
@@ -154,6 +174,7 @@ def _arguments(record: PipelineRecord, wishes: Wishes) -> dict[str, Value]:
         "num_frames": checks.optional(checks.frames, "num_frames", wishes.num_frames, limits),
         "seconds": checks.optional(checks.seconds, "seconds", wishes.seconds, limits),
     }
+    argument_of = {wish: argument for argument, wish in record.wished.items()}
     arguments: dict[str, Value] = dict(record.constants)
     arguments |= {argument_of[wish]: value for wish, value in checked.items() if value is not None}
     return arguments | {name: _extra(record, name, value) for name, value in wishes.extra.items()}

@@ -42,6 +42,7 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
     if pipeline_class is None:
         raise ModelError(f"the installed diffusers has no {model.record.pipeline_class}")
     check_signature(model.record, pipeline_class)
+    _check_folders(model)
     with _quiet():
         parts = {
             name: load_part(model.path, name, part_class, dtype)
@@ -53,8 +54,9 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
                 str(model.path), dtype=dtype, use_safetensors=True, local_files_only=True, **parts, **absent
             )
         except Exception as error:
-            raise ModelError(f"{model.path}: {_words(error)}") from error
+            raise _fault(f"{model.path}", error) from error
     _check_sizes(model.record, pipeline)
+    _check_vocabularies(model.path, pipeline)
     pipeline.set_progress_bar_config(disable=True)
     for name, module in modules_of(pipeline):
         _settle(module, on_cpu=device.type == "cpu")
@@ -89,14 +91,12 @@ def load_part(model_dir: Path, name: str, part_class: type, dtype: torch.dtype) 
     """One model of the pipeline from its folder, whole. Raises: ModelError that names it."""
     loader: Any = part_class
     folder = model_dir / name
-    if not folder.is_dir():
-        raise ModelError(f"{name}: {folder} is missing")
     try:
         module, found = loader.from_pretrained(
             str(folder), dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
     except Exception as error:
-        raise ModelError(f"{name}: {folder} can't be loaded: {_words(error)}") from error
+        raise _fault(f"{name}: {folder} can't be loaded", error) from error
     if missing := sorted(found["missing_keys"]):
         named = ", ".join(missing[:NAMED_KEYS]) + (", …" if len(missing) > NAMED_KEYS else "")
         raise ModelError(f"{name}: {folder} lacks {len(missing)} weights of {part_class.__name__}: {named}")
@@ -115,13 +115,37 @@ def _model_parts(model: ResolvedModel, diffusers: Any) -> Iterator[tuple[str, ty
     transformers = importlib.import_module("transformers")
     bases = (diffusers.ModelMixin, transformers.PreTrainedModel)
     libraries = {"diffusers": diffusers, "transformers": transformers}
-    for name, value in model.model_index.items():
-        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)):
-            continue
-        library = libraries.get(value[0]) or getattr(diffusers.pipelines, value[0], None)
-        part_class = getattr(library, value[1], None)
+    for name, (library_name, class_name) in _components(model):
+        library = libraries.get(library_name) or getattr(diffusers.pipelines, library_name, None)
+        part_class = getattr(library, class_name, None)
         if isinstance(part_class, type) and issubclass(part_class, bases):
             yield name, part_class
+
+
+def _components(model: ResolvedModel) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Every part that the index says is there: name, (library, class)."""
+    for name, value in model.model_index.items():
+        if isinstance(value, list) and len(value) == 2 and all(isinstance(word, str) for word in value):
+            yield name, (value[0], value[1])
+
+
+def _check_folders(model: ResolvedModel) -> None:
+    """A tokenizer whose folder is missing would come up empty and silent, so none may miss."""
+    for name, _ in _components(model):
+        if not (model.path / name).is_dir():
+            raise ModelError(f"{name}: {model.path / name} is missing")
+
+
+def _check_vocabularies(model_dir: Path, pipeline: Any) -> None:
+    """A tokenizer without its files would come up with an empty vocabulary, and every prompt would read the same."""
+    for name, component in pipeline.components.items():
+        files = dict(getattr(component, "vocab_files_names", None) or {})
+        whole = files.pop("tokenizer_file", "tokenizer.json")
+        there = [(model_dir / name / file).is_file() for file in files.values()]
+        if files and not (all(there) or (model_dir / name / whole).is_file()):
+            raise ModelError(
+                f"{name}: {model_dir / name} has neither {whole} nor {', '.join(files.values())}"
+            )
 
 
 def _settle(module: torch.nn.Module, *, on_cpu: bool) -> None:
@@ -152,6 +176,13 @@ def _check_sizes(record: PipelineRecord, pipeline: Any) -> None:
                 f"this checkpoint makes sizes in multiples of {factor}, the record {record.name} allows multiples of "
                 f"{record.limits.size_multiple}"
             )
+
+
+def _fault(where: str, error: Exception) -> ModelError | OutOfDeviceMemory:
+    """Whose fault it is: a machine without enough memory may not condemn the model for good."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return OutOfDeviceMemory(f"{where}: {_words(error)}")
+    return ModelError(f"{where}: {_words(error)}")
 
 
 def _words(error: Exception) -> str:
