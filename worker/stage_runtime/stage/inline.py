@@ -10,7 +10,7 @@ from typing import Self
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
-from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.outcome import Outcome, Progressed
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.phase import Phase, Progress
@@ -51,18 +51,14 @@ class InlineOutcomes:
         self._take_back()
 
     def _take(self) -> Outcome | None:
-        """An outcome that is there. A stream that has given one goes to the back, so that none is starved."""
+        """An outcome that is there. After one a stream goes to the back, so that none is starved; after its last, out."""
         for place, stream in enumerate(self._open):
-            # Asked before taking: a terminal outcome that comes in between is found the next time.
-            ended = stream.ended
             outcome = stream.take()
             if outcome is not None:
                 del self._open[place]
-                self._open.append(stream)
+                if isinstance(outcome, Progressed):
+                    self._open.append(stream)
                 return outcome
-            if ended:
-                del self._open[place]
-                return self._take()
         return None
 
     def _take_back(self) -> None:
