@@ -5,68 +5,30 @@ Nine families with tiny random weights, the trained shapes model among them; CPU
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from stage_runtime.core.request import Request
 from stage_runtime.runner.output import PIXELS
 from stage_runtime.sched.base import BaseScheduler
 from stage_runtime.sched.request import RequestScheduler
 from stage_runtime.sched.step import StepScheduler
-from support import tiny_models
-from support.hub_stage import HubStage, ask, load_plain, plain, relative
+from support.hub_stage import HubStage, ask, plain, relative
 
-SHAPES = Path(__file__).parents[2] / "models" / "shapes" / "checkpoint"
-FAMILIES = (*tiny_models.NAMES, "shapes")
+if TYPE_CHECKING:
+    from conftest import Family
+
 MODES = (StepScheduler, RequestScheduler)
 MERGED_TOLERANCE = 1e-5
 """Relative, on the final latents, in fp32."""
-
-
-class Family(NamedTuple):
-    """A loaded pipeline and small arguments for it."""
-
-    name: str
-    pipeline: Any
-    base: dict[str, Any]
-
-    def requests(self) -> tuple[Request, Request, Request]:
-        """Unlike in seed, prompt, prompt length and steps."""
-        return (
-            ask(self.base, "a", "a red circle", steps=3, seed=11),
-            ask(self.base, "b", "a large green square on a blue background", steps=5, seed=22),
-            ask(self.base, "c", "two dogs beside a bed", steps=4, seed=33),
-        )
-
-    def guests(self) -> Request:
-        """One that will be aborted."""
-        return ask(self.base, "guest", "a black heart", steps=9, seed=44)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Family:
-    """Each family in turn."""
-    name = request.param
-    if name == "shapes":
-        base = {"height": 64, "width": 64, "true_cfg_scale": 3.0, "negative_prompt": ""}
-        return Family(name, load_plain(SHAPES), base)
-    base = {
-        key: value
-        for key, value in tiny_models.reference_arguments(name).items()
-        if key != "num_inference_steps"
-    }
-    return Family(name, load_plain(tiny_model(name)), dict(base))
 
 
 def interleaved(family: Family, scheduler: type[BaseScheduler], *, merge: bool) -> HubStage:
     """Two requests at once with a guest that is taken back after two ticks, and a third that comes late."""
     stage = HubStage.of(family.pipeline, family.base, scheduler=scheduler, merge=merge)
     first, second, late = family.requests()
-    stage.arrive(first, second, family.guests())
+    stage.arrive(first, second, ask(family.base, "guest", "a black heart", steps=9, seed=44))
     stage.tick()
     stage.tick()
     stage.abort("guest")

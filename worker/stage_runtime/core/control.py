@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class StopEarly(Struct, frozen=True, tag="stop_early"):
-    """Skip the remaining denoise steps of a running request and decode what it has."""
+    """Skip the denoise steps of a running request after the one it is in, and decode what it has."""
 
     request_id: str
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from diffusers.hooks.hooks import StateManager
 
 from stage_runtime.runner.rendezvous import Call
 
@@ -91,6 +92,13 @@ class CacheContexts:
     """The components that have a step cache enabled."""
     _names: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
 
+    @classmethod
+    def among(cls, modules: Mapping[str, torch.nn.Module]) -> CacheContexts:
+        """For those of `modules` that have one."""
+        return cls(
+            {name: module for name, module in modules.items() if getattr(module, "is_cache_enabled", False)}
+        )
+
     def needs_solo(self, call: Call) -> bool:
         """True for each call of a component with a step cache."""
         return call.component in self.modules
@@ -113,6 +121,6 @@ class CacheContexts:
             for part in self.modules[component].modules():
                 registry = getattr(part, "_diffusers_hook", None)
                 for hook in registry.hooks.values() if registry is not None else ():
-                    manager = getattr(hook, "state_manager", None)
-                    if manager is not None:
-                        manager._state_cache.pop(name, None)
+                    for manager in vars(hook).values():
+                        if isinstance(manager, StateManager):
+                            manager._state_cache.pop(name, None)

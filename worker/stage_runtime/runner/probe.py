@@ -28,8 +28,8 @@ from stage_runtime.runner.batchspec import (
     derive_axes,
     padding_for,
 )
-from stage_runtime.runner.hooks import ProcessorOverlay
-from stage_runtime.runner.rendezvous import AT_STEP, Call, Script, open_script
+from stage_runtime.runner.hooks import CacheContexts, ProcessorOverlay
+from stage_runtime.runner.rendezvous import Call, Script, components, open_script
 from stage_runtime.runner.tensor_tree import Path, clone, relative_error, tensors
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,8 @@ class Tape:
     """Components that were called right before a scheduler step."""
     steps: int = 0
     result: Any = None
-    interruptible: bool = False
+    disturbed: bool = False
+    """The pipeline put other attention processors on a module."""
 
 
 @dataclass(slots=True)
@@ -80,65 +81,78 @@ class Findings:
     disturbs_processors: bool
 
 
-def probe(
-    pipeline: Any, modules: Mapping[str, torch.nn.Module], ask: Ask, overlay: ProcessorOverlay
-) -> Findings:
-    """Run `pipeline` a few steps and find out. Raises ModelError when it can't be run or calls no component."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pipeline with its modules and what keeps their state apart."""
+
+    pipeline: Any
+    modules: Mapping[str, torch.nn.Module]
+    overlay: ProcessorOverlay
+    contexts: CacheContexts
+
+    @classmethod
+    def of(cls, pipeline: Any) -> Loaded:
+        """Take the pipeline as it is now for its clean state."""
+        modules = components(pipeline)
+        return cls(pipeline, modules, ProcessorOverlay(modules), CacheContexts.among(modules))
+
+    @property
+    def name(self) -> str:
+        """The pipeline's class."""
+        return type(self.pipeline).__name__
+
+
+def probe(loaded: Loaded, ask: Ask) -> Findings:
+    """Run the pipeline a few steps and find out. Raises ModelError when it can't be run or calls no component."""
     short, long = "a red circle", "two large blue squares on a table beside a window"
     with torch.no_grad():
-        one = record(pipeline, modules, ask([short], 1, 2), overlay)
-        disturbs = overlay.disturbed
-        overlay.restore()
+        one = record(loaded, ask([short], 1, 2))
+        disturbs = one.disturbed
         if not one.calls:
-            raise ModelError(f"{type(pipeline).__name__} called none of its components")
+            raise ModelError(f"{loaded.name} called none of its components")
+        reason = ""
+        two = None
         try:
-            two: Tape | None = record(pipeline, modules, ask([short, short], 1, 2), overlay)
+            two = record(loaded, ask([short, short], 1, 2))
         except ModelError as why:
-            two, reason = None, f"it can't make two at once ({why})"
-        else:
-            reason = ""
-        other = record(pipeline, modules, ask([long], 2, 2), overlay)
-        overlay.restore()
-        return _findings(modules, one, two, other, reason, disturbs)
+            reason = f"it can't make two at once ({why})"
+        other = record(loaded, ask([long], 2, 2))
+        return _findings(loaded, one, two, other, reason, disturbs)
 
 
-def record(
-    pipeline: Any,
-    modules: Mapping[str, torch.nn.Module],
-    arguments: dict[str, Any],
-    overlay: ProcessorOverlay,
-) -> Tape:
+def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
     """A whole run with every component call taped. Raises ModelError with the pipeline's own words."""
     tape = Tape()
-    script = open_script(pipeline, "probe", arguments)
+    script = open_script(loaded.pipeline, "probe", arguments)
     script.start()
     last = ""
     while not script.done:
-        if script.pending is AT_STEP:
-            tape.denoisers[last] += 1
-            tape.interruptible = tape.interruptible or "_interrupt" in vars(script.pipeline)
-            script.resume()
-        elif isinstance(script.pending, Call):
+        if isinstance(script.pending, Call):
             last = script.pending.component
-            _answer(script, script.pending, modules, tape)
+            _answer(script, script.pending, loaded, tape)
+        else:
+            tape.denoisers[last] += 1
+            script.resume()
     tape.steps, tape.result, error = script.steps, script.result, script.error
     script.release()
+    tape.disturbed = tape.disturbed or loaded.overlay.disturbed
+    loaded.overlay.restore()
+    loaded.contexts.forget("probe")
     if error is not None:
-        overlay.restore()
-        raise ModelError(
-            f"{type(pipeline).__name__} can't be run: {type(error).__name__}: {error}"
-        ) from error
+        raise ModelError(f"{loaded.name} can't be run: {type(error).__name__}: {error}") from error
     return tape
 
 
-def _answer(script: Script, call: Call, modules: Mapping[str, torch.nn.Module], tape: Tape) -> None:
-    module = modules[call.component]
+def _answer(script: Script, call: Call, loaded: Loaded, tape: Tape) -> None:
+    module = loaded.modules[call.component]
     parameters = positional(module, call.method)
     arguments = {**dict(zip(parameters, call.args, strict=False)), **call.kwargs}
     before = clone(arguments)
     versions = [tensor._version for _, tensor in tensors(arguments)]
+    tape.disturbed = tape.disturbed or loaded.overlay.disturbed
     try:
-        result = run(module, call.method, arguments)
+        with loaded.contexts.around(call, module):
+            result = run(module, call.method, arguments)
     except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
         script.throw(error)
         return
@@ -158,12 +172,7 @@ def positional(module: torch.nn.Module, method: str) -> tuple[str, ...]:
 
 
 def _findings(
-    modules: Mapping[str, torch.nn.Module],
-    one: Tape,
-    two: Tape | None,
-    other: Tape,
-    reason: str,
-    disturbs: bool,
+    loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: str, disturbs: bool
 ) -> Findings:
     counts_steps = one.steps > 0
     denoisers = (
@@ -176,27 +185,25 @@ def _findings(
     faults = []
     for method in dict.fromkeys((call.component, call.method) for call in one.calls):
         mine, theirs = _of(one, method), _of(other, method)
-        module = modules[method[0]]
+        module = loaded.modules[method[0]]
         name = ".".join(method)
-        impure = _impurity(module, [*mine, *theirs])
+        impure = (
+            "keeps a step cache"
+            if method[0] in loaded.contexts.modules
+            else _impurity(module, [*mine, *theirs])
+        )
         if impure:
             faults.append(f"{name} {impure}")
         try:
-            if impure:
-                raise Unmergeable(impure)
-            if two is None:
-                raise Unmergeable(reason)
-            spec = _derive(module, mine, _of(two, method))
-            spec = _checked(module, spec, mine, theirs)
+            if impure or two is None:
+                raise Unmergeable(impure or reason)
+            spec = _checked(module, _derive(module, mine, _of(two, method)), mine, theirs)
         except Unmergeable as why:
             capabilities.append(ComponentCapability(name=name, merges=False, reason=str(why)))
         else:
             specs[method] = spec
-            capabilities.append(
-                ComponentCapability(
-                    name=name, merges=True, ragged=spec.padding is not None or spec.ragged_lists
-                )
-            )
+            ragged = spec.padding is not None or spec.ragged_lists
+            capabilities.append(ComponentCapability(name=name, merges=True, ragged=ragged))
     return Findings(denoisers, counts_steps, specs, capabilities, not faults, "; ".join(faults), disturbs)
 
 

@@ -15,17 +15,17 @@ import torch
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
-from stage_runtime.core.outcome import Completed, Failed, Outcome, Output, Progressed, failed
+from stage_runtime.core.outcome import Completed, Failed, Modality, Outcome, Output, Progressed, failed
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
-from stage_runtime.runner.hooks import CacheContexts, ProcessorOverlay
-from stage_runtime.runner.hub import Hub
+from stage_runtime.runner.hub import DECODE, Hub
 from stage_runtime.runner.output import PIXELS, OutputFormat, modality_of
-from stage_runtime.runner.probe import Ask, probe, record
-from stage_runtime.runner.rendezvous import Script, components, open_script
+from stage_runtime.runner.probe import Ask, Loaded, probe, record
+from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
 
 STEPS: Final = "num_inference_steps"
+PROBE_STEPS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,33 +55,28 @@ class Runner:
     ) -> None:
         self._pipeline, self._sample_rate, self._output = pipeline, sample_rate, options.output
         self._device = pipeline.device
-        modules = components(pipeline)
-        overlay = ProcessorOverlay(modules)
-        found = probe(pipeline, modules, self._probe_arguments(ask), overlay)
-        cached = {
-            name: module for name, module in modules.items() if getattr(module, "is_cache_enabled", False)
-        }
-        hooks: list[CallHook] = [CacheContexts(cached)] if cached else []
-        if found.disturbs_processors:
-            hooks.append(overlay)
-        self._overlay = overlay if found.disturbs_processors else None
-        self._batcher = Batcher(modules, found.specs if options.merge else {}, tuple(hooks), on_fault)
+        loaded = Loaded.of(pipeline)
+        found = probe(loaded, self._probe_arguments(ask))
+        hooks: list[CallHook] = [loaded.contexts] if loaded.contexts.modules else []
+        self._overlay = loaded.overlay if found.disturbs_processors else None
+        if self._overlay is not None:
+            hooks.append(self._overlay)
+        self._batcher = Batcher(loaded.modules, found.specs if options.merge else {}, tuple(hooks), on_fault)
         self._hub = Hub(self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay)
         self._requests: dict[str, Request] = {}
         self._recordings: dict[str, Recording] = {}
         self._told: dict[str, int] = {}
         """Steps already reported, by request."""
         self._one_step_calls = 0
-        resumable, why, modality = self._prove_replay(
-            self._probe_arguments(ask)(["a red circle"], 1, 2), found.stateless, found.reason
-        )
+        arguments = self._probe_arguments(ask)(["a red circle"], 1, PROBE_STEPS)
+        modality, why = self._prove_replay(loaded, arguments, found.reason)
         self.capability = Capability(
             pipeline=type(pipeline).__name__,
             modality=modality,
             components=tuple(found.components),
             denoisers=found.denoisers,
             early_stop=can_interrupt(pipeline),
-            resumable=resumable,
+            resumable=why == "",
             reason=why,
         )
         self._batcher.counts = CallCounts()
@@ -132,7 +127,7 @@ class Runner:
         ]
 
     def stop_early(self, request_id: str) -> None:
-        """Have a request skip its remaining steps. Raises InvalidRequest when the pipeline can't."""
+        """Have a request skip its remaining steps, after the one it is in. Raises InvalidRequest when it can't."""
         if not self.capability.early_stop:
             raise InvalidRequest(f"{self.capability.pipeline} can't stop early")
         script = self._hub.scripts.get(request_id)
@@ -251,20 +246,19 @@ class Runner:
 
         return arguments
 
-    def _prove_replay(self, arguments: dict[str, Any], stateless: bool, reason: str) -> tuple[bool, str, Any]:
-        """Whether a request can be resumed bitwise and its latents decoded at any step; why not; what it makes."""
+    def _prove_replay(self, loaded: Loaded, arguments: dict[str, Any], impure: str) -> tuple[Modality, str]:
+        """What the pipeline makes, and why a request can't be resumed bitwise or decoded at any step; "" if it can."""
         with torch.no_grad():
-            tape = record(self._pipeline, self._batcher.modules, _reseeded(arguments), ProcessorOverlay({}))
-            modality = modality_of(tape.result)
-            if not stateless:
-                return False, reason, modality
-            if self._overlay is not None:
-                return False, "it puts attention processors on the model", modality
+            result = record(loaded, _reseeded(arguments)).result
+            modality = modality_of(result)
+            if impure or self._overlay is not None:
+                return modality, impure or "it puts attention processors on the model"
             try:
-                fault = self._replay_fault(arguments, tape.result)
+                return modality, self._replay_fault(arguments, result)
             except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
-                fault = f"a replay failed: {type(error).__name__}: {error}"[:300]
-        return fault == "", fault, modality
+                return modality, f"a replay failed: {type(error).__name__}: {error}"[:300]
+            finally:
+                self._hub.forget("replay")
 
     def _replay_fault(self, arguments: dict[str, Any], want: Any) -> str:
         script = open_script(self._pipeline, "replay", _reseeded(arguments))
@@ -274,29 +268,31 @@ class Runner:
         self._hub.tick(["replay"])
         self._one_step_calls = recording.first_step_calls
         middle = recording.checkpoint(script)
-        while script.steps < 2 or self._hub.phase(script) < 3:
+        while not script.done and (script.steps < PROBE_STEPS or self._hub.phase(script) < DECODE):
             self._hub.serve([script])
-        last = recording.checkpoint(script)
+        # without a component call after the last step there is no place to take one
+        last = None if script.done else recording.checkpoint(script)
         self._hub.forget("replay")
-        for start, decode_only, what in (
-            (middle, False, "resumed"),
-            (last, True, "decoded from its last step"),
-        ):
-            again = _reseeded(arguments)
-            if decode_only:
-                script = self._decoding("replay", again, start, again["generator"])
-            else:
-                script = open_script(self._pipeline, "replay", again)
-                script.watcher = Recording(self._hub.denoisers, [again["generator"]], start)
-            self._hub.add(script)
-            self._hub.run(["replay"])
-            result, error = script.result, script.error
-            self._hub.forget("replay")
-            if error is not None:
-                return f"a request {what} failed: {type(error).__name__}: {error}"[:300]
-            if self._output.convert(result, None) != self._output.convert(want, None):
-                return f"a request {what} gives another picture"
+        if fault := self._replay_differs(arguments, middle, want, decode_only=False):
+            return f"a request resumed {fault}"
+        if last is not None and (fault := self._replay_differs(arguments, last, want, decode_only=True)):
+            return f"a request decoded from its last step {fault}"
         return ""
+
+    def _replay_differs(self, arguments: dict[str, Any], start: Checkpoint, want: Any, *, decode_only: bool) -> str:
+        again = _reseeded(arguments)
+        if decode_only:
+            script = self._decoding("replay", again, start, again["generator"])
+        else:
+            script = open_script(self._pipeline, "replay", again)
+            script.watcher = Recording(self._hub.denoisers, [again["generator"]], start)
+        self._hub.add(script)
+        self._hub.run(["replay"])
+        result, error = script.result, script.error
+        self._hub.forget("replay")
+        if error is not None:
+            return f"failed: {type(error).__name__}: {error}"[:300]
+        return "" if self._output.convert(result, None) == self._output.convert(want, None) else "gives another picture"
 
 
 def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:
