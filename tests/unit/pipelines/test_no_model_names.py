@@ -86,6 +86,15 @@ def test_what_branches_on_no_model_is_let_through(source: str) -> None:
     assert not list(named_models(source))
 
 
+@pytest.mark.invariant("DIFF-MODEL-INV-003")
+def test_what_knows_models_knows_neither_schedule_nor_engine_nor_clients() -> None:
+    allowed = {"stage_runtime.core", "stage_runtime.pipelines"}
+    for path in (RUNTIME / "pipelines").rglob("*.py"):
+        imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        ours = {".".join(str(node.module).split(".")[:2]) for node in imports}
+        assert {name for name in ours if name.startswith("stage_runtime")} <= allowed, path.name
+
+
 @pytest.mark.invariant("DIFF-MODEL-INV-004")
 def test_records_hold_values_and_no_behaviour_but_how_a_checkpoint_is_recognised() -> None:
     tree = ast.parse((RUNTIME / "pipelines" / "records.py").read_text())

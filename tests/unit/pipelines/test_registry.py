@@ -77,6 +77,19 @@ def test_kinds_of_one_class_are_told_apart_by_their_index(
     assert resolve(checkpoint("WanPipeline", **values)).record.name == name
 
 
+def test_kinds_that_differ_in_a_part_only_are_told_apart_by_its_config(checkpoint: Checkpoint) -> None:
+    folder = checkpoint("FluxPipeline")
+    (folder / "transformer").mkdir()
+    config = folder / "transformer" / "config.json"
+    config.write_text('{"guidance_embeds": false}')
+    assert resolve(folder).record.name == "flux-unguided"
+    config.write_text('{"guidance_embeds": true}')
+    assert resolve(folder).record.name == "flux"
+    config.write_text("{")
+    with pytest.raises(ModelError, match=r"transformer/config\.json can't be read"):
+        resolve(folder)
+
+
 @pytest.mark.invariant("DIFF-MODEL-INV-004")
 def test_adding_a_model_is_adding_one_record(checkpoint: Checkpoint) -> None:
     added = replace(

@@ -7,6 +7,7 @@ the stage at start.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Modality
 from stage_runtime.core.request import Value
 
@@ -116,7 +118,32 @@ class NegativePrompt:
     """What the pipeline gets when neither client nor stage gives one; None leaves it to the pipeline's own rule."""
 
 
-def _any_checkpoint(_model_index: Mapping[str, object]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model in the diffusers format on disk, as far as its JSON files tell."""
+
+    path: Path
+    index: Mapping[str, object]
+    """Contents of model_index.json."""
+
+    def config(self, part: str) -> Mapping[str, object]:
+        """The part's config.json; empty when it has none. Raises: ModelError when it can't be read."""
+        file = self.path / part / "config.json"
+        return read_json_object(file) if file.is_file() else {}
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """A JSON file that holds an object. Raises: ModelError naming it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} can't be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected an object, got a {type(value).__name__}")
+    return value
+
+
+def _any_checkpoint(_checkpoint: Checkpoint) -> bool:
     return True
 
 
@@ -147,8 +174,8 @@ class PipelineRecord:
     """The argument for the length of audio."""
     sample_rate: int | None = None
     """Hertz, to size up the work of a request; the output's true rate comes from the model."""
-    matches: Callable[[Mapping[str, object]], bool] = _any_checkpoint
-    """Which model_index.json of this class it is for; the first record that matches is taken."""
+    matches: Callable[[Checkpoint], bool] = _any_checkpoint
+    """Which checkpoints of this class it is for; the first record that matches is taken."""
 
     def __post_init__(self) -> None:
         for name in ("classes", "options", "constants"):

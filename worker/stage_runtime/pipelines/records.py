@@ -69,7 +69,7 @@ SHAPES: Final = replace(
     negative_prompt=NegativePrompt(when_absent=""),
     defaults=Defaults(width=64, height=64, num_inference_steps=20, guidance_scale=3.0),
     limits=Limits(size_multiple=8, max_side=256, max_prompt_chars=1024, prompt_tokens=512),
-    matches=lambda index: index.get(RECORD_KEY) == "shapes",
+    matches=lambda checkpoint: checkpoint.index.get(RECORD_KEY) == "shapes",
 )
 
 STABLE_DIFFUSION_3: Final = PipelineRecord(
@@ -123,6 +123,21 @@ FLUX: Final = PipelineRecord(
     limits=Limits(prompt_tokens=512),
 )
 
+FLUX_UNGUIDED: Final = replace(
+    FLUX,
+    name="flux-unguided",
+    # Distilled to few steps without guidance: its denoiser takes no scale, and the pipeline would pass over one.
+    classes={**FLUX.classes, "guidance_scale": FieldClass.UNSUPPORTED},
+    options={
+        **{name: option for name, option in FLUX.options.items() if name != "true_cfg_scale"},
+        "max_sequence_length": Option(int, 1, 256),
+    },
+    guidance=Guidance(argument="true_cfg_scale"),
+    defaults=Defaults(width=1024, height=1024, num_inference_steps=4, guidance_scale=1.0),
+    limits=Limits(prompt_tokens=256),
+    matches=lambda checkpoint: checkpoint.config("transformer").get("guidance_embeds") is False,
+)
+
 WAN: Final = PipelineRecord(
     name="wan",
     pipeline_class="WanPipeline",
@@ -146,7 +161,7 @@ WAN_TWO_DENOISERS: Final = replace(
     name="wan-two-denoisers",
     classes={**WAN.classes, "guidance_scale_2": FieldClass.PER_REQUEST},
     options={**WAN.options, "guidance_scale_2": Option(float, 0, 100)},
-    matches=lambda index: index.get("boundary_ratio") is not None,
+    matches=lambda checkpoint: checkpoint.index.get("boundary_ratio") is not None,
 )
 
 WAN_FINE_STEPS: Final = replace(
@@ -155,7 +170,7 @@ WAN_FINE_STEPS: Final = replace(
     # Its VAE shrinks each side by 16 and its denoiser takes patches of 2.
     defaults=replace(WAN.defaults, width=1280, height=704, num_frames=121),
     limits=replace(WAN.limits, size_multiple=32),
-    matches=lambda index: index.get("expand_timesteps") is True,
+    matches=lambda checkpoint: checkpoint.index.get("expand_timesteps") is True,
 )
 
 Z_IMAGE: Final = PipelineRecord(
@@ -249,6 +264,7 @@ RECORDS: Final[tuple[PipelineRecord, ...]] = (
     SHAPES,
     QWEN_IMAGE,
     STABLE_DIFFUSION_3,
+    FLUX_UNGUIDED,
     FLUX,
     WAN_TWO_DENOISERS,
     WAN_FINE_STEPS,
