@@ -273,7 +273,7 @@ class Engine:
         with self._life:
             if self._phase in (Phase.DEAD, Phase.CLOSED):
                 return
-            if isinstance(error, StageError) or self._phase in _STARTING:
+            if isinstance(error, EngineDeadError | InternalError) or self._phase in _STARTING:
                 self._death = error
             else:
                 self._death = InternalError(f"{type(error).__name__}: {error}")
