@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from stage_runtime.core.request import BatchKey, Request, Value
@@ -12,7 +13,7 @@ from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.base import Executor
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler
-from support.scripted import ManualClock, Workshop
+from support.scripted import PATIENCE_S, ManualClock, ScriptedExecutor, Workshop
 
 
 class RequestBuilder:
@@ -84,7 +85,8 @@ class EngineBuilder:
         self._queue = 64
         self._coalescing = Coalescing()
         self._warmup: tuple[Request, ...] = ()
-        self._build: Callable[[], Executor] = Workshop()
+        self._workshop = Workshop()
+        self._build: Callable[[], Executor] = self._workshop
         self._clock: Callable[[], float] = time.monotonic
         self._startup_timeout_s = 20.0
 
@@ -118,9 +120,15 @@ class EngineBuilder:
         self._build = build
         return self
 
-    def clock(self, clock: ManualClock) -> Self:
-        """Time that moves by hand."""
+    def prepare(self, prepare: Callable[[ScriptedExecutor], None]) -> Self:
+        """What the ScriptedExecutor is told before anything uses it."""
+        self._workshop.prepare = prepare
+        return self
+
+    def clock(self, clock: ManualClock, *, step_s: float = 0.0) -> Self:
+        """Time that moves by hand, and by `step_s` with each poll."""
         self._clock = clock
+        self._workshop.clock, self._workshop.step_s = clock, step_s
         return self
 
     def startup_timeout(self, seconds: float) -> Self:
@@ -143,3 +151,35 @@ class EngineBuilder:
             startup_timeout_s=self._startup_timeout_s,
             clock=self._clock,
         )
+
+    def loaded(self) -> tuple[Engine, ScriptedExecutor]:
+        """An engine that is ready and has no thread, so that the test ticks it, and what it runs on."""
+        engine = self.build()
+        engine.load()
+        return engine, self._workshop.executor
+
+    @contextmanager
+    def started(self) -> Iterator[tuple[Engine, ScriptedExecutor]]:
+        """An engine that is ready and has its thread, and what it runs on; closed in the end."""
+        engine = self.build()
+        engine.start()
+        try:
+            engine.wait_ready(PATIENCE_S)
+            yield engine, self._workshop.executor
+        finally:
+            engine.close()
+
+
+def tick_out(engine: Engine) -> None:
+    """Tick until there is nothing left to do."""
+    for _ in range(1000):
+        if not engine.tick():
+            return
+    raise AssertionError("the engine never comes to rest")
+
+
+def held(engine: Engine) -> dict[str, int]:
+    """What an engine without a thread, and its runner, hold for requests."""
+    counts = engine.outstanding()
+    engine.tick()
+    return counts.result(0)

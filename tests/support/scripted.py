@@ -112,8 +112,13 @@ class ScriptedExecutor:
 
     def block(self) -> Gate:
         """Hold the next poll at a gate."""
-        self._gate = Gate()
-        return self._gate
+        gate = Gate()
+        self.hold(gate)
+        return gate
+
+    def hold(self, gate: Gate) -> None:
+        """Hold the next poll at this gate."""
+        self._gate = gate
 
     def say_late(self, outcome: Outcome) -> None:
         """Give this outcome with the next poll, whoever it belongs to."""
@@ -237,14 +242,14 @@ class Workshop:
     ) -> None:
         """`prepare` tells a new executor what to do, before anything uses it."""
         self.built: list[ScriptedExecutor] = []
-        self._prepare = prepare
-        self._clock = clock
-        self._step_s = step_s
+        self.prepare = prepare
+        self.clock = clock
+        self.step_s = step_s
 
     def __call__(self) -> ScriptedExecutor:
-        executor = ScriptedExecutor(clock=self._clock, step_s=self._step_s)
-        if self._prepare is not None:
-            self._prepare(executor)
+        executor = ScriptedExecutor(clock=self.clock, step_s=self.step_s)
+        if self.prepare is not None:
+            self.prepare(executor)
         self.built.append(executor)
         return executor
 
