@@ -99,8 +99,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(request_id=ids)
     def answer_late(self, request_id: str) -> None:
-        """The device answers for a request that may have gone long ago."""
-        if request_id not in self.executor.held:
+        """The device answers once more for a request that has ended."""
+        if request_id in self.streams and self.streams[request_id].ended:
             self.executor.say_late(Completed(request_id, pixel(0), 1))
 
     @rule()
