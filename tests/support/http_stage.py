@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,7 @@ from support.scripted import PATIENCE_S, ScriptedExecutor
 
 MODEL = ResolvedModel(record=SHAPES, model_index={}, path=Path("/nowhere"), defaults=SHAPES.defaults)
 SERVED_NAME = "shapes"
+IMAGES_URL = "/v1/images/generations"
 
 
 class PictureExecutor(ScriptedExecutor):
@@ -61,6 +63,14 @@ class PictureExecutor(ScriptedExecutor):
         return replace(pixel, data=pixel.data * (width * height), shape=(height, width, 3))
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until another thread has made it so."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it never came to be"
+        threading.Event().wait(0.001)
+
+
 class HttpStage:
     """Serves between `with` and its end, in a thread of its own.
 
@@ -85,8 +95,10 @@ class HttpStage:
         self.engine: Engine = (engine or EngineBuilder().step_mode().slots(4)).executor(build).build()
         self.drain = Drain()
         self.metrics = Metrics("test")
+        self.engine.observe(self.metrics)
         self._model = model
         self._wait_ready = wait_ready
+        self._askers = ThreadPoolExecutor(16, thread_name_prefix="asker")
         self._listening: socket.socket
         self._server: HttpServer | None = None
         self._started = threading.Event()
@@ -112,11 +124,18 @@ class HttpStage:
         """A client of it, to be used with `with`."""
         return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S)
 
+    def post(self, body: dict[str, object], **headers: str) -> Future[httpx.Response]:
+        """Ask for images in another thread."""
+
+        def ask() -> httpx.Response:
+            with self.client(**headers) as client:
+                return client.post(IMAGES_URL, json=body)
+
+        return self._askers.submit(ask)
+
     def wait_idle(self) -> None:
         """Wait until no request is left and the runner has forgotten all."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while any(self.engine.outstanding().result(PATIENCE_S).values()):
-            assert time.monotonic() < deadline_s, "requests are left"
+        wait_until(lambda: not any(self.engine.outstanding().result(PATIENCE_S).values()))
 
     def __enter__(self) -> Self:
         self._listening = listen("127.0.0.1", 0)
@@ -129,6 +148,7 @@ class HttpStage:
 
     def __exit__(self, *_: object) -> None:
         self.engine.close(PATIENCE_S)
+        self._askers.shutdown()
         assert self._server is not None
         self._server.should_exit = True
         self._thread.join(PATIENCE_S)

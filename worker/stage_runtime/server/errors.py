@@ -20,6 +20,7 @@ from stage_runtime.core.errors import (
     NotAdmitting,
     StageError,
 )
+from stage_runtime.server.schema import BETWEEN_FIELDS
 
 DEAD_RETRY_AFTER_S: Final = 10.0  # about what the shortest restart of a replica takes
 MAX_FAULTS_SHOWN: Final = 10
@@ -111,9 +112,9 @@ def _retry_after_s(error: StageError) -> float | None:
 
 
 def _param(fault: dict[str, Any]) -> str | None:
-    """The field's name. Not for text that is no JSON: the place in it is no field."""
-    if fault["type"] in ("json_invalid", "missing") and len(fault["loc"]) < 2:
-        return None
+    """The field to blame; None when it is the body as a whole, or its syntax."""
+    if fault["type"] == BETWEEN_FIELDS:
+        return str(fault["ctx"]["field"])
     names = [str(part) for part in fault["loc"][1:]]
     return ".".join(names)[:64] if names and fault["type"] != "json_invalid" else None
 

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stage_runtime import log as logs
+from stage_runtime.core.errors import StageError
 from stage_runtime.server.errors import envelope
 
 MAX_BODY_BYTES: Final = 1 << 20
@@ -124,7 +125,7 @@ class LastResort:
             if scope["type"] != "http" or started:
                 raise
             log.exception("a request hit a bug")
-            await envelope(500, "internal error")(scope, receive, send)
+            await envelope(500, "internal error", code=StageError.code)(scope, receive, send)
 
 
 class _TooLarge(Exception):

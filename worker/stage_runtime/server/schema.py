@@ -22,6 +22,8 @@ MAX_GUIDANCE = 100.0
 MAX_SEED = 2**63 - 1
 SIZE_PATTERN = r"^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
 
+BETWEEN_FIELDS = "between_fields"  # type of a fault whose context names the field to blame
+
 Prompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARS)]
 
 
@@ -162,4 +164,4 @@ class ErrorResponse(BaseModel):
 
 def _fault(field: str, reason: str) -> PydanticCustomError:
     """A fault between fields, blamed on one of them."""
-    return PydanticCustomError("combination", "{reason}", {"reason": reason, "field": field})
+    return PydanticCustomError(BETWEEN_FIELDS, "{reason}", {"reason": reason, "field": field})
