@@ -147,7 +147,7 @@ class EngineBuilder:
         return Engine(
             build_executor=self._build,
             scheduler=self.scheduler(),
-            warmup=self._warmup,
+            warmup=[[request] for request in self._warmup],
             startup_timeout_s=self._startup_timeout_s,
             clock=self._clock,
         )

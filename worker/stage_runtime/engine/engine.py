@@ -46,12 +46,13 @@ class Engine:
         build_executor: Callable[[], Executor],
         scheduler: BaseScheduler,
         startup_timeout_s: float,
-        warmup: Sequence[Request] = (),
+        warmup: Sequence[Sequence[Request]] = (),
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
         """`build_executor` runs in the loop thread, since the thread that builds an executor must use it.
 
+        `warmup`: groups of requests that run before any are admitted, those of a group together.
         `startup_timeout_s`: how long loading may take, and any tick whose like hasn't been measured.
         """
         self._build_executor = build_executor

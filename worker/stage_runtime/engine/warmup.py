@@ -8,24 +8,30 @@ from stage_runtime.core.errors import ModelError, OutOfDeviceMemory, OutOfMemory
 from stage_runtime.core.request import Request
 from stage_runtime.engine.desk import Desk
 from stage_runtime.engine.loop import Loop
+from stage_runtime.engine.streams import Stream
 
 
-def warm_up(desk: Desk, loop: Loop, requests: Sequence[Request]) -> None:
-    """Run `requests` to their end, one after the other. Returns early when the loop is stopped.
+def warm_up(desk: Desk, loop: Loop, groups: Sequence[Sequence[Request]]) -> None:
+    """Run the requests of each group together to their end, group after group. Returns early when the loop is stopped.
 
-    Raises: OutOfDeviceMemory when one doesn't fit; ModelError when one fails otherwise; EngineDeadError.
+    Raises: OutOfDeviceMemory when a request doesn't fit; ModelError when one fails otherwise; EngineDeadError.
     """
-    for request in requests:
-        (stream,) = desk.admit([request], warm_up=True)
-        while not stream.ended:
+    for group in groups:
+        streams = desk.admit(group, warm_up=True)
+        while not all(stream.ended for stream in streams):
             if loop.stopped:
                 return
             if not loop.tick():
                 loop.rest()
-        try:
-            stream.result()
-        except OutOfMemory as error:
-            raise OutOfDeviceMemory(f"warm-up request {request.request_id} does not fit: {error}") from error
-        except RequestError as error:
-            raise ModelError(f"warm-up request {request.request_id} failed: {error}") from error
+        for stream in streams:
+            _check(stream)
     loop.tick()  # the runner forgets the last of them, so that warm-up leaves nothing
+
+
+def _check(stream: Stream) -> None:
+    try:
+        stream.result()
+    except OutOfMemory as error:
+        raise OutOfDeviceMemory(f"warm-up request {stream.request_id} does not fit: {error}") from error
+    except RequestError as error:
+        raise ModelError(f"warm-up request {stream.request_id} failed: {error}") from error
