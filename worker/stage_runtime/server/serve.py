@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from stage_runtime.core.errors import EngineDeadError, EngineHung
+from stage_runtime.engine.phase import Phase
 from stage_runtime.server.drain import Door, Drain
 from stage_runtime.stage.client import StageClient
 
@@ -25,6 +26,8 @@ LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drai
 WATCH_S: Final = 0.1  # between two looks at the engine's health
 KEEP_ALIVE_S: Final = 65.0  # longer than what proxies keep idle connections for, so that they close first
 MAX_HEAD_BYTES: Final = 32 << 10  # request line and headers
+
+_STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +103,8 @@ async def serve(
 ) -> BaseException | None:
     """Serve until SIGTERM, SIGINT or the engine's death. None when it was drained, else what it died of.
 
-    `close_engine` ends what still runs, within so many seconds; called in a thread. A second SIGINT ends the process
+    `close_engine` ends what still runs, within so many seconds; called in a thread, and not while the stage starts:
+    loading can't be broken off, nobody waits for it, and it ends with the process. A second SIGINT ends the process
     at once. Only for the main thread.
     """
     server = HttpServer(app)
@@ -111,10 +115,11 @@ async def serve(
             await _first(server.accepting.wait(), serving)
             log.info("listening", extra={"url": url_of(listening)})
             await _first(stop.wait(), dying, serving)
-            if stop.is_set() and not dying.done():
+            starting = stage.phase in _STARTING
+            if stop.is_set() and not dying.done() and not starting:
                 await _drain(stage, drain, grace, dying)
             drain.move(Door.CLOSED)
-            stuck = await _close(close_engine)
+            stuck = None if starting else await _close(close_engine)
             await _first(drain.idle(), timeout_s=LINGER_S)
             server.should_exit = True
             await serving
@@ -174,8 +179,9 @@ async def _first(
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Set by the first SIGTERM or SIGINT."""
+    """Set by the first SIGTERM or SIGINT. The handlers of before are put back in the end."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(name: str) -> None:
         log.info("asked to stop", extra={"signal": name})
@@ -183,10 +189,11 @@ def _stop_signals() -> Iterator[asyncio.Event]:
         # From here on Ctrl-C is the system's: the process ends where it stands.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in before:
         loop.add_signal_handler(number, asked, number.name)
     try:
         yield stop
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler)
