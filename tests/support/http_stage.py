@@ -137,6 +137,12 @@ class HttpStage:
         """Wait until no request is left and the runner has forgotten all."""
         wait_until(lambda: not any(self.engine.outstanding().result(PATIENCE_S).values()))
 
+    def unsent_bytes(self) -> int:
+        """What the server holds of answers that its clients have not taken yet."""
+        assert self._server is not None
+        connections = list(self._server.server_state.connections)
+        return sum(connection.transport.get_write_buffer_size() for connection in connections)
+
     def __enter__(self) -> Self:
         self._listening = listen("127.0.0.1", 0)
         self._thread.start()

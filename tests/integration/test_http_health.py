@@ -1,0 +1,113 @@
+"""The probes tell the truth, and tell it while everything else is busy."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import time
+
+from msgspec.structs import replace
+
+from stage_runtime.core.outcome import Output
+from stage_runtime.server.drain import Door
+from support.builders import EngineBuilder
+from support.http_stage import IMAGES_URL, MODEL, HttpStage, PictureExecutor, wait_until
+from support.scripted import PATIENCE_S, ManualClock
+
+LONGEST_PROBE_S = 0.25
+
+
+def test_an_idle_stage_is_alive_ready_and_started() -> None:
+    with HttpStage() as stage, stage.client() as client:
+        assert [client.get(path).status_code for path in ("/livez", "/readyz", "/startupz")] == [200] * 3
+
+
+def test_a_stage_that_loads_is_alive_but_neither_started_nor_ready() -> None:
+    loading = threading.Event()
+
+    def slow_to_load() -> PictureExecutor:
+        assert loading.wait(PATIENCE_S)
+        return PictureExecutor()
+
+    with HttpStage(executor=slow_to_load, wait_ready=False) as stage, stage.client() as client:
+        assert client.get("/livez").status_code == 200
+        assert client.get("/readyz").status_code == 503
+        started = client.get("/startupz")
+        assert (started.status_code, started.json()["phase"]) == (503, "loading")
+        assert started.json()["seconds"] >= 0
+        loading.set()
+        stage.engine.wait_ready(PATIENCE_S)
+        assert client.get("/startupz").json()["phase"] == "ready"
+        assert client.get("/readyz").status_code == 200
+
+
+def test_a_hanging_tick_ends_liveness_until_it_moves_again() -> None:
+    clock = ManualClock()
+    with HttpStage(EngineBuilder().clock(clock)) as stage, stage.client() as client:
+        gate = stage.executor.block()
+        running = stage.post({"prompt": "a"})
+        gate.wait_arrival()
+        assert client.get("/livez").status_code == 200
+        clock.advance(21)
+        hanging = client.get("/livez")
+        assert (hanging.status_code, hanging.json()["tick_seconds"], hanging.json()["limit_seconds"]) == (
+            503,
+            21,
+            20,
+        )
+        gate.open()
+        assert running.result(PATIENCE_S).status_code == 200
+        wait_until(lambda: client.get("/livez").status_code == 200)
+
+
+def test_a_dead_engine_is_neither_alive_nor_ready() -> None:
+    with HttpStage() as stage, stage.client() as client:
+        stage.executor.die()
+        assert stage.post({"prompt": "a"}).result(PATIENCE_S).status_code == 503
+        assert [client.get(path).status_code for path in ("/livez", "/readyz", "/startupz")] == [503] * 3
+        assert client.get("/livez").json()["phase"] == "dead"
+
+
+def test_a_closing_door_ends_readiness_while_requests_are_still_served() -> None:
+    with HttpStage() as stage, stage.client() as client:
+        stage.drain.move(Door.CLOSING)
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/livez").status_code == 200
+        assert client.post(IMAGES_URL, json={"prompt": "a"}).status_code == 200
+
+
+def test_probes_answer_while_a_long_tick_runs() -> None:
+    with HttpStage() as stage, stage.client() as client:
+        gate = stage.executor.block()
+        running = stage.post({"prompt": "a"})
+        gate.wait_arrival()
+        assert [client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [200] * 3
+        gate.open()
+        assert running.result(PATIENCE_S).status_code == 200
+
+
+def test_probes_answer_at_once_while_big_images_are_encoded() -> None:
+    limits = dataclasses.replace(MODEL.record.limits, max_side=4096)
+    large = dataclasses.replace(MODEL, record=dataclasses.replace(MODEL.record, limits=limits))
+    with HttpStage(executor=BigNoise, model=large) as stage, stage.client() as client:
+        asked = stage.post({"prompt": "a", "n": 4, "size": "4096x4096", "num_inference_steps": 1})
+        latencies = []
+        while not asked.done():
+            began_s = time.monotonic()
+            assert client.get("/livez").status_code == 200
+            latencies.append(time.monotonic() - began_s)
+        assert asked.result().status_code == 200
+        assert len(asked.result().json()["data"]) == 4
+        assert max(latencies) < LONGEST_PROBE_S
+
+
+class BigNoise(PictureExecutor):
+    """Makes the same noise each time, made once, so that only encoding it takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noise = random.Random(0).randbytes(4096 * 4096 * 3)
+
+    def _picture(self, request_id: str, pixel: Output) -> Output:
+        return replace(pixel, data=self._noise, shape=(4096, 4096, 3))
