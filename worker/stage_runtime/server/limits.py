@@ -57,7 +57,7 @@ class RequestIds:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            level = logging.DEBUG if scope["path"] in _PROBES and status < 400 else logging.INFO
+            level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
             log.log(level, "answered", extra=_line(scope, status, time.monotonic() - started_s))
             logs.request_id.reset(token)
 

@@ -25,6 +25,7 @@ from stage_runtime.stage.client import StageClient
 LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drain
 WATCH_S: Final = 0.1  # between two looks at the engine's health
 KEEP_ALIVE_S: Final = 65.0  # longer than what proxies keep idle connections for, so that they close first
+BACKLOG: Final = 2048  # connections that wait to be accepted
 MAX_HEAD_BYTES: Final = 32 << 10  # request line and headers
 
 _STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
@@ -77,12 +78,24 @@ class HttpServer(uvicorn.Server):
 
 def listen(host: str | None, port: int) -> socket.socket:
     """A listening socket. No host means every address, IPv6 and IPv4; port 0 means any free one."""
-    if host is None:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    return socket.create_server((str(address[0]), port), family=family)
+    if host is not None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    elif socket.has_dualstack_ipv6():
+        family, address = socket.AF_INET6, ("::", port)
+    else:
+        family, address = socket.AF_INET, ("0.0.0.0", port)
+    # NB: the protocol must be named. asyncio turns Nagle's delay, 40 ms an answer, off only where it is.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host is not None))
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def url_of(listening: socket.socket) -> str:
