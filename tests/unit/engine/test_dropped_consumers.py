@@ -66,19 +66,35 @@ def test_a_forgotten_stream_frees_its_place_in_the_line_for_the_next_caller(
     assert len(engine.add(some_requests("xyz"))) == 3
 
 
-def test_a_stream_in_a_cycle_is_noticed_by_the_garbage_collector() -> None:
-    class Client:
-        stream: Stream
-        itself: Client
+class Client:
+    """A consumer that only the garbage collector can free."""
 
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.itself = self
+
+
+def test_a_stream_in_a_cycle_is_noticed_by_the_garbage_collector() -> None:
     engine, _ = EngineBuilder().loaded()
-    client = Client()
-    client.itself = client
-    (client.stream,) = engine.add([a_request("a")])
+    Client(*engine.add([a_request("a")]))
     engine.tick()
-    del client
     gc.collect()
     tick_out(engine)
+    assert not any(held(engine).values())
+
+
+def collect() -> None:
+    gc.collect()
+
+
+def test_a_collection_in_the_midst_of_the_engines_own_work_does_no_harm() -> None:
+    engine, _ = EngineBuilder().step_mode().slots(3).loaded()
+    first, doomed, last = engine.add(some_requests("abc"))
+    first.subscribe(collect)
+    Client(doomed)
+    del doomed
+    tick_out(engine)
+    assert (first.result(0).steps, last.result(0).steps) == (4, 4)
     assert not any(held(engine).values())
 
 

@@ -170,11 +170,12 @@ class Engine:
 
         def count(runner: Future[object]) -> None:
             held = self._desk.outstanding()
-            if runner.exception() is None:
-                counts = runner.result()
-                assert isinstance(counts, dict)
-                held |= counts
-            answer.set_result(held)
+            if runner.exception() is not None:
+                answer.set_result(held)  # closed or dead: there is no runner left
+            elif isinstance(counts := runner.result(), dict):
+                answer.set_result(held | counts)
+            else:
+                answer.set_exception(InternalError(f"the executor counts with {counts!r}; expected a dict"))
 
         self._loop.call(Outstanding()).add_done_callback(count)
         return answer
