@@ -1,0 +1,131 @@
+"""The command of a pod: `python -m stage_runtime serve --config FILE`.
+
+It serves until it is told to stop, which is exit 0, or until the engine dies, which is that death's exit code and
+termination report. As process 1 it has no default actions to rely on: what it doesn't handle, the kernel drops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    import socket
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from stage_api.config import StageConfig
+
+_STOP: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Never returns: the process ends with its code, whatever its threads are doing."""
+    # Before anything is imported. Nothing is under way yet, so to be told to stop is to end.
+    for number in _STOP:
+        signal.signal(number, lambda *_: os._exit(0))
+    # A local run holds signals back while it starts this process, so that none comes before the lines above.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP, signal.SIGHUP))
+    _run(_parse(argv))
+
+
+def _parse(argv: Sequence[str] | None) -> Namespace:
+    import argparse
+
+    from stage_api import names
+
+    parser = argparse.ArgumentParser(prog="stage_runtime", description="The command of a stage's pod.")
+    serve = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("serve", help="serve a stage")
+    config = os.environ.get(names.ENV_CONFIG) or f"{names.CONFIG_DIR}/{names.CONFIG_FILE}"
+    serve.add_argument("--config", metavar="FILE", default=config, help=f"the stage's config ({config})")
+    serve.add_argument("--host", metavar="H", help="address to listen on (every one)")
+    serve.add_argument(
+        "--port", metavar="P", type=int, help="port to listen on (the config's); 0 is any free one"
+    )
+    serve.add_argument("--leash", metavar="FD", type=int, help="socket whose other end a local run holds")
+    return parser.parse_args(argv)
+
+
+def _run(arguments: Namespace) -> NoReturn:
+    import asyncio
+
+    from stage_api import names
+    from stage_api.config import load
+    from stage_runtime import log
+    from stage_runtime.exit import leave
+
+    log.configure(os.environ.get(names.ENV_STAGE, ""))
+    epoch = os.environ.get(names.ENV_EPOCH, "")
+    try:
+        config = load(arguments.config)
+        log.configure(config.name)
+        death = asyncio.run(_serve(config, arguments))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the process leaves with its code
+        _tell(error)
+        death = error
+    leave(death, epoch=int(epoch) if epoch.isdecimal() else None)
+
+
+async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | None:
+    """Serve. What it died of; None when it was told to stop."""
+    from stage_runtime.assemble import build_app, build_engine, resolve_model
+    from stage_runtime.local.leash import ChildEnd
+    from stage_runtime.server.drain import Drain
+    from stage_runtime.server.serve import Grace, serve, url_of
+    from stage_runtime.stage.inline import InlineStage
+
+    leash = None if arguments.leash is None else ChildEnd(arguments.leash)
+    model = resolve_model(config.model)
+    engine = build_engine(config, model)
+    listening = _listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
+    drain = Drain()
+    app = build_app(config, model, engine, drain)
+    engine.start()
+    if leash is not None:
+        leash.tell(url_of(listening))
+    grace = Grace(admit_s=float(config.drain.admit_seconds), finish_s=float(config.drain.timeout_seconds))
+    death = await serve(
+        app, InlineStage(engine), drain, listening=listening, grace=grace, close_engine=engine.close
+    )
+    for number in _STOP:  # why it ends is decided
+        signal.signal(number, signal.SIG_IGN)
+    return death
+
+
+def _listen(host: str | None, port: int) -> socket.socket:
+    """A listening socket. Raises: CannotListen, which another try may get around."""
+    from stage_runtime.core.errors import StageError
+    from stage_runtime.server.serve import listen
+
+    class CannotListen(StageError):
+        """The address is taken, or isn't one of this machine's."""
+
+    try:
+        return listen(host, port)
+    except OSError as error:
+        where = f"port {port}" if host is None else f"{host}, port {port}"
+        raise CannotListen(f"can't listen on {where}: {error.strerror or error}") from None
+
+
+def _tell(error: BaseException) -> None:
+    """Log why the stage can't start: what is wrong with the config or the model in a line each, our own bugs whole."""
+    import logging
+
+    from stage_api.errors import SpecError
+    from stage_runtime.core.errors import StageError
+
+    log = logging.getLogger(__name__)
+    if isinstance(error, SpecError):
+        for fault in error.faults:
+            log.critical(
+                "config is wrong", extra={"path": fault.path, "expected": fault.expected, "got": fault.got}
+            )
+    elif isinstance(error, StageError):
+        log.critical("can't start", extra={"error": str(error)})
+    else:
+        log.critical("can't start", exc_info=error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""Pictures from Python, without a server: `Omni(model).generate(prompts)`.
+
+The same contract, scheduler, engine and executor as of a served stage; arguments have the names that diffusers gives.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Semaphore
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from weakref import finalize
+
+from msgspec.structs import replace
+
+from stage_api import names
+from stage_api.config import StageConfig
+from stage_api.errors import Fault, SpecError
+from stage_api.manifest import load_manifest, parse_stage
+from stage_api.spec import Embedded
+from stage_api.stage import DiffusionStage
+from stage_runtime.assemble import build_engine, resolve_model
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.errors import InvalidRequest, ModelError
+from stage_runtime.core.outcome import Completed, Modality, Output, Progressed, as_error
+from stage_runtime.core.request import Request, Value
+from stage_runtime.engine.engine import Engine
+from stage_runtime.engine.streams import Stream
+from stage_runtime.pipelines.arguments import build_requests, draw_seed
+from stage_runtime.pipelines.contract import Wishes
+
+if TYPE_CHECKING:
+    import torch
+
+OutputType = Literal["pil", "np"]
+Progress = Callable[[int, int], None]
+"""(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""
+DTYPE: Final = "float32"
+"""Where no manifest says otherwise: what diffusers takes, and what gives its bits."""
+
+
+class Omni:
+    """A loaded model that draws. Threads may share it; `close` it, or use it in a `with`.
+
+    `model` is the name of an embedded model, a folder in the diffusers format, or a manifest. What isn't given here
+    is the manifest's, or the contract's default; numbers are float32 then. With `max_num_seqs` above 1 requests share
+    the device, which is faster, and a picture's last bits may depend on its company.
+
+    Raises: SpecError for an option that the contract refuses; ModelError; EngineDeadError when the model doesn't fit.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_num_seqs: int | None = None,
+        mode: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        device: str | None = None,
+        max_wait_ms: int | None = None,
+    ) -> None:
+        options = {
+            "maxNumSeqs": max_num_seqs,
+            "mode": mode,
+            "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+            "device": device,
+            "maxWaitMs": max_wait_ms,
+        }
+        config = _config(model, {name: value for name, value in options.items() if value is not None})
+        self._model = resolve_model(config.model)
+        self._engine = build_engine(config, self._model, name="omni")
+        # Also for one that is forgotten, and at the interpreter's end.
+        self._closing = finalize(self, self._engine.close)
+        # Callers feed the line only as fast as it moves, so that it never overflows.
+        self._places = Semaphore(config.engine.max_queue_size)
+        self._device = config.engine.device.value
+        self._engine.start()
+        try:
+            self._engine.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def capability(self) -> Capability:
+        """What the model can do, as found at load."""
+        return self._engine.capability
+
+    def generate(  # noqa: PLR0913 - they are diffusers' own
+        self,
+        prompt: str | Sequence[str],
+        *,
+        negative_prompt: str | Sequence[str] | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        num_inference_steps: int | None = None,
+        guidance_scale: float | None = None,
+        num_images_per_prompt: int | None = None,
+        num_outputs_per_prompt: int | None = None,
+        num_frames: int | None = None,
+        seed: int | Sequence[int] | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        output_type: OutputType = "pil",
+        progress: bool | Progress = False,
+        **arguments: Any,
+    ) -> list[Any]:
+        """Pictures of the prompts, in their order; those of one prompt stand together.
+
+        `seed`: of the first picture, each next one has 1 more; or one for each prompt. `generator`: one for each
+        picture, taken as its state and not moved on; instead of a seed. `output_type`: "pil" for PIL images (a list
+        of them for a video), whose `info["seed"]` says the seed; "np" for arrays of float32 in [0, 1], rounded to 8
+        bits. `progress`: a bar, or a function of (steps done, steps in all). `arguments`: the pipeline's own.
+
+        Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then.
+        """
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        count = _one_of(num_images_per_prompt, num_outputs_per_prompt)
+        self._check_output_type(output_type)
+        negatives = _for_each("negative_prompt", negative_prompt, len(prompts))
+        shared = Wishes(
+            prompt="",
+            n=count,
+            width=width,
+            height=height,
+            num_inference_steps=num_inference_steps,
+            guidance_scale=guidance_scale,
+            num_frames=num_frames,
+            extra=_plain(arguments),
+        )
+        wishes = [
+            replace(shared, prompt=text, negative_prompt=negative)
+            for text, negative in zip(prompts, negatives, strict=True)
+        ]
+        seeded = generator is None
+        wishes = _with_seeds(wishes, seed) if seeded else _with_states(wishes, seed, self._states(generator))
+        requests = self._requests(wishes)
+        outputs = _Call(self._engine, requests, self._places).outputs(progress)
+        if output_type == "np":
+            return [_array(output) for output in outputs]
+        seeds = [request.seed if seeded else None for request in requests]
+        return [_picture(output, seed) for output, seed in zip(outputs, seeds, strict=True)]
+
+    def close(self) -> None:
+        """End what runs and give the model's memory back. Idempotent."""
+        self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _requests(self, wishes: Sequence[Wishes]) -> list[Request]:
+        call = f"omni-{secrets.token_hex(6)}"
+        return [
+            request
+            for place, wish in enumerate(wishes)
+            for request in build_requests(self._model, wish, request_id=f"{call}-{place}")
+        ]
+
+    def _check_output_type(self, asked: object) -> None:
+        modality = self._model.record.modality
+        possible = ("np",) if modality is Modality.AUDIO else ("pil", "np")
+        if asked not in possible:
+            raise _refused("output_type", f"{' or '.join(possible)}, for {modality}", repr(asked))
+
+    def _states(self, generator: object) -> list[bytes]:
+        """What each generator would draw from next."""
+        import torch
+
+        from stage_runtime.worker.worker import choose_device
+
+        given = [generator] if isinstance(generator, torch.Generator) else generator
+        if not isinstance(given, list | tuple):
+            raise _refused("generator", "a torch.Generator or a list of them", f"a {type(given).__name__}")
+        device = choose_device(self._device).type
+        states = []
+        for one in given:
+            if not isinstance(one, torch.Generator):
+                raise _refused("generator", "a list of torch.Generator", f"a {type(one).__name__} in it")
+            if one.device.type != device:
+                raise _refused("generator", f"one on {device}, where the noise is drawn", str(one.device))
+            states.append(bytes(one.get_state().numpy()))
+        return states
+
+
+class _Call:
+    """The requests of one call on their way: fed to the engine as there is room, taken in as they end."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request], places: Semaphore) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._places = places
+        self._streams: dict[int, Stream] = {}
+        """Those under way, by their place in the call. Each holds one of the places."""
+        self._fed = 0
+        self._news: SimpleQueue[int] = SimpleQueue()
+        self._outputs: dict[int, Output] = {}
+        self._steps: dict[int, int] = {}
+
+    def outputs(self, progress: bool | Progress) -> list[Output]:
+        """All of them, in order. Raises: the typed error of the first that fails."""
+        report, close = _reporter(progress, sum(request.steps for request in self._requests))
+        try:
+            while len(self._outputs) < len(self._requests):
+                self._feed()
+                # The engine ends this wait: also its death and its close give every request an end.
+                self._take(self._news.get())
+                report(sum(self._steps.values()))
+        finally:
+            for stream in self._streams.values():
+                stream.close()
+                self._places.release()
+            close()
+        return [self._outputs[place] for place in range(len(self._requests))]
+
+    def _feed(self) -> None:
+        """Have as many drawn as there are places, together, so that they can share a wave."""
+        left, taken = len(self._requests) - self._fed, 0
+        # Only who has nothing under way waits for others' places: whoever holds one gets on and gives it back.
+        while taken < left and self._places.acquire(blocking=not self._streams and not taken):
+            taken += 1
+        if not taken:
+            return
+        try:
+            streams = self._engine.add(self._requests[self._fed : self._fed + taken])
+        except BaseException:
+            self._places.release(taken)
+            raise
+        for place, stream in enumerate(streams, start=self._fed):
+            self._streams[place] = stream
+            stream.subscribe(partial(self._news.put, place))
+        self._fed += taken
+
+    def _take(self, place: int) -> None:
+        stream = self._streams.get(place)
+        while stream is not None and (outcome := stream.take()) is not None:
+            match outcome:
+                case Progressed(step=step):
+                    self._steps[place] = step
+                case Completed(output=output):
+                    self._steps[place] = self._requests[place].steps
+                    self._outputs[place] = output
+                    del self._streams[place]
+                    self._places.release()
+                case _:
+                    raise as_error(outcome)
+
+
+def _reporter(progress: bool | Progress, total: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+    """What to call with the steps done so far, and what to call in the end."""
+    if callable(progress):
+        return (lambda done: progress(done, total)), lambda: None
+    if not progress:
+        return (lambda done: None), lambda: None
+    from tqdm import tqdm
+
+    bar = tqdm(total=total, unit="step")
+    return (lambda done: bar.update(done - bar.n) and None), bar.close
+
+
+def _config(model: str | Path, options: Mapping[str, object]) -> StageConfig:
+    """The config of an offline run. Raises: SpecError with every option that the contract refuses; ModelError."""
+    value = _manifest(model)
+    value["spec"].setdefault("engine", {}).update(options)
+    config = StageConfig.from_stage(parse_stage(value))
+    engine = config.engine
+    room = max(engine.max_queue_size, 2 * engine.max_num_seqs)
+    return config.model_copy(update={"engine": engine.model_copy(update={"max_queue_size": room})})
+
+
+def _manifest(model: str | Path) -> dict[str, Any]:
+    """A stage that serves `model`, as JSON has it."""
+    path = Path(model).expanduser()
+    if model in list(Embedded):
+        source: dict[str, Any] = {"embedded": str(model)}
+    elif path.is_dir():
+        source = {"hostPath": {"path": str(path.resolve())}}
+    elif path.is_file():
+        return _only(load_manifest(path)).to_json()
+    else:
+        raise ModelError(
+            f"{model}: expected a folder, a manifest, or an embedded model ({', '.join(Embedded)}), got none"
+        )
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "offline"},
+        "spec": {"model": {"source": source}, "engine": {"dtype": DTYPE}},
+    }
+
+
+def _only(stages: Sequence[DiffusionStage]) -> DiffusionStage:
+    if len(stages) > 1:
+        named = ", ".join(stage.metadata.name for stage in stages)
+        raise SpecError([Fault("", f"one {names.KIND}", f"{len(stages)}: {named}")])
+    return stages[0]
+
+
+def _one_of(images: int | None, outputs: int | None) -> int:
+    """Diffusers calls it one way for pictures and another for the rest."""
+    if images is not None and outputs is not None:
+        raise _refused("num_outputs_per_prompt", "it or num_images_per_prompt", "both")
+    return next((count for count in (images, outputs) if count is not None), 1)
+
+
+def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:
+    """The pipeline's own arguments, if they are plain values. Raises: InvalidRequest."""
+    plain: dict[str, Value] = {}
+    for name, value in arguments.items():
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise _refused(name, "a text, a number, True or False", f"a {type(value).__name__}")
+        plain[name] = value
+    return plain
+
+
+def _for_each(name: str, value: Any, count: int) -> list[Any]:
+    """`value` for each of `count` prompts: itself, or its items."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise _refused(name, f"one for each of the {count} prompts", str(len(value)))
+    return list(value)
+
+
+def _with_seeds(wishes: Sequence[Wishes], seed: int | Sequence[int] | None) -> list[Wishes]:
+    if seed is None:
+        return [replace(wish, seed=draw_seed()) for wish in wishes]
+    if isinstance(seed, int):
+        return [replace(wish, seed=seed + place * wish.n) for place, wish in enumerate(wishes)]
+    seeds = _for_each("seed", seed, len(wishes))
+    return [replace(wish, seed=one) for wish, one in zip(wishes, seeds, strict=True)]
+
+
+def _with_states(wishes: Sequence[Wishes], seed: object, states: Sequence[bytes]) -> list[Wishes]:
+    """One wish a picture, each with its own generator's state."""
+    if seed is not None:
+        raise _refused("seed", "either a seed or a generator", "both")
+    single = [replace(wish, n=1) for wish in wishes for _ in range(wish.n)]
+    if len(states) != len(single):
+        raise _refused("generator", f"one for each of the {len(single)} pictures", str(len(states)))
+    return [replace(wish, generator_state=state) for wish, state in zip(single, states, strict=True)]
+
+
+def _refused(field: str, expected: str, got: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: expected {expected}, got {got}", field)
+
+
+def _picture(output: Output, seed: int | None) -> Any:
+    """A PIL image; a list of them for a video."""
+    from PIL import Image
+
+    if output.modality is Modality.VIDEO:
+        return [Image.fromarray(frame) for frame in _numbers(output)]
+    image = Image.fromarray(_numbers(output))
+    if seed is not None:
+        image.info["seed"] = seed
+    return image
+
+
+def _array(output: Output) -> Any:
+    """float32; pixels from 0 to 1."""
+    import numpy as np
+
+    numbers = _numbers(output)
+    return numbers if output.modality is Modality.AUDIO else numbers.astype(np.float32) / 255
+
+
+def _numbers(output: Output) -> Any:
+    import numpy as np
+
+    return np.frombuffer(output.data, output.dtype).reshape(output.shape)
