@@ -1,0 +1,41 @@
+"""From a manifest to what one machine runs of it: the same contract, less what only a cluster has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stage_api.config import StageConfig
+from stage_api.errors import Fault, SpecError
+from stage_api.execution import unsupported
+from stage_api.manifest import load_manifest
+from stage_api.spec import DrainSpec
+from stage_api.stage import DiffusionStage
+
+
+def checked(path: Path) -> tuple[DiffusionStage, ...]:
+    """The stages in a manifest, each of which this version can execute. Raises: SpecError with every fault."""
+    stages = load_manifest(path)
+    if faults := [fault for stage in stages for fault in unsupported(stage.spec)]:
+        raise SpecError(faults)
+    return stages
+
+
+def only_stage(path: Path) -> DiffusionStage:
+    """The one stage in a manifest. Raises: SpecError, as `checked`, or if there are several."""
+    stages = checked(path)
+    if len(stages) > 1:
+        named = ", ".join(stage.metadata.name for stage in stages)
+        raise SpecError([Fault("", f"one {stages[0].kind}", f"{len(stages)}: {named}")])
+    return stages[0]
+
+
+def local_config(path: Path) -> StageConfig:
+    """The config of a stage's only replica on this machine. Raises: SpecError for what one machine can't do."""
+    stage = only_stage(path)
+    if stage.spec.replicas != 1:
+        expected = "1, since one machine runs one replica"
+        raise SpecError([Fault("spec.replicas", expected, str(stage.spec.replicas))])
+    config = StageConfig.from_stage(stage)
+    # No load balancer has to learn that the stage is going.
+    drain = DrainSpec(admit_seconds=0, timeout_seconds=config.drain.timeout_seconds)
+    return config.model_copy(update={"drain": drain})

@@ -1,0 +1,86 @@
+"""Tells the person at the terminal what becomes of the stage: where it listens, when it is ready, what it can do.
+
+Asks over HTTP, as a kubelet and a client do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from stage_api import names
+from stage_api.config import StageConfig
+from stage_runtime.local.leash import ParentEnd
+
+_LOOK_EVERY_S: Final = 0.1
+_PATIENCE_S: Final = 5.0  # for one answer
+
+
+def announce(leash: ParentEnd, config: StageConfig) -> None:
+    """Print the stage's life up to ready. Returns early when the child ends."""
+    url = leash.url()
+    if url is None:
+        return
+    _say(f"{config.name} starts, and will answer at {url}")
+    if _wait_ready(url):
+        found = _get(url, "/v1/models")
+        _say(f"{config.name} is ready at {url}/v1")
+        for line in _abilities(config, found["data"][0] if found else {}):
+            _say(f"  {line}")
+
+
+def _wait_ready(url: str) -> bool:
+    """Wait until requests are admitted. False when the child is gone; its exit ends this process too."""
+    while True:
+        try:
+            if _get(url, names.PATH_READY) is not None:
+                return True
+        except OSError:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _get(url: str, path: str) -> dict[str, Any] | None:
+    """The JSON of an answer; None when it isn't 200. Raises: OSError when nobody listens."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    except TimeoutError:
+        return None
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        return None
+    value = json.loads(body)
+    return value if isinstance(value, dict) else None
+
+
+def _abilities(config: StageConfig, card: Mapping[str, Any]) -> Iterator[str]:
+    """What was found out about the model at load, for people."""
+    found = card.get("capability")
+    if not found:
+        return
+    together = (
+        f"up to {config.engine.max_num_seqs} requests run together" if found["batches"] else "runs alone"
+    )
+    join = {"step": "at the next step", "request": "with the next wave"}[config.engine.mode.value]
+    yield f"{card['pipeline']}: {together}; a late one joins {join}"
+    for part in found["components"]:
+        how = "calls are merged" if part["merges"] else f"calls run alone: {part['reason']}"
+        ragged = ", also for prompts of different lengths" if part["ragged"] else ""
+        yield f"{part['name']}: {how}{ragged}"
+    if not found["resumable"]:
+        yield f"no previews: {found['reason']}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
