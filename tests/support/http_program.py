@@ -1,0 +1,101 @@
+"""A whole serving process without a model, to be sent signals: `python -m support.http_program '{"admit_s": 1}'`.
+
+Requests of certain seeds do harm: see DEADLY and HANGING.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stage_runtime import exit as exits
+from stage_runtime import log as logs
+from stage_runtime.core.errors import DeviceLost, ModelError
+from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.wave import Wave
+from stage_runtime.metrics import Metrics
+from stage_runtime.server.app import Settings, create_app
+from stage_runtime.server.drain import Drain
+from stage_runtime.server.serve import Grace, listen, serve
+from stage_runtime.stage.inline import InlineStage
+from support.builders import EngineBuilder
+from support.http_stage import MODEL, SERVED_NAME, PictureExecutor
+
+DEADLY: Final = 72  # a seed that loses the device
+HANGING: Final = 71  # a seed whose first tick never ends
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the program behaves. Seconds."""
+
+    admit_s: float = 0.0
+    finish_s: float = 20.0
+    step_s: float = 0.02
+    startup_timeout_s: float = 20.0
+    broken_model: bool = False
+
+
+class TimedExecutor(PictureExecutor):
+    """Takes its time for each step, and does what the seeds say."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s = step_s
+        self._never = threading.Event()
+
+    def submit(self, wave: Wave) -> None:
+        """Take them in."""
+        super().submit(wave)
+        seeds = {new.request.seed for new in wave.new}
+        if DEADLY in seeds:
+            self.die(DeviceLost("an illegal memory access was encountered"))
+        if HANGING in seeds:
+            self._never.wait()
+
+    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+        """One tick."""
+        self._never.wait(self._step_s)
+        return super().poll(deadline_s)
+
+
+def main() -> None:
+    """Serve until told to stop, then leave with the code that says why."""
+    options = Options(**json.loads(sys.argv[1]))
+    logs.configure("test")
+    exits.leave(asyncio.run(run(options)))
+
+
+async def run(options: Options) -> BaseException | None:
+    """What it ended with."""
+
+    def build() -> TimedExecutor:
+        if options.broken_model:
+            raise ModelError("no weights")
+        return TimedExecutor(options.step_s)
+
+    builder = EngineBuilder().step_mode().slots(4).startup_timeout(options.startup_timeout_s)
+    engine = builder.executor(build).build()
+    stage, drain, metrics = InlineStage(engine), Drain(), Metrics("test")
+    engine.observe(metrics)
+    settings = Settings(stage_name="test", served_name=SERVED_NAME)
+    app = create_app(stage, MODEL, settings, metrics=metrics, drain=drain)
+    listening = listen("127.0.0.1", 0)
+    engine.start()
+    return await serve(
+        app,
+        stage,
+        drain,
+        listening=listening,
+        grace=Grace(admit_s=options.admit_s, finish_s=options.finish_s),
+        close_engine=engine.close,
+    )
+
+
+if __name__ == "__main__":
+    main()
