@@ -164,13 +164,14 @@ class ComponentProxy:
     It is no nn.Module, but says it is of the real module's class, so that isinstance() holds.
     """
 
-    __slots__ = ("_context", "_guider", "_name", "_real", "_script")
+    __slots__ = ("_context", "_facts", "_guider", "_name", "_real", "_script")
 
-    def __init__(self, real: torch.nn.Module, script: Script, name: str) -> None:
+    def __init__(self, real: torch.nn.Module, script: Script, name: str, facts: Mapping[str, Any]) -> None:
         for slot, value in (
             ("_real", real),
             ("_script", script),
             ("_name", name),
+            ("_facts", facts),
             ("_context", None),
             ("_guider", None),
         ):
@@ -181,6 +182,9 @@ class ComponentProxy:
         return type(object.__getattribute__(self, "_real"))
 
     def __getattr__(self, name: str) -> Any:
+        facts = object.__getattribute__(self, "_facts")
+        if name in facts:
+            return facts[name]
         value = getattr(object.__getattribute__(self, "_real"), name)
         if name in PARKING_METHODS and inspect.ismethod(value):
             parked = functools.partial(self._park, name)
@@ -282,9 +286,10 @@ def private_pipeline(pipeline: Any, script: Script, prefix: str = "") -> Any:
     """
     own = copy.copy(pipeline)
     own.__dict__ = dict(vars(pipeline))
+    facts: Mapping[str, Mapping[str, Any]] = getattr(type(pipeline), "module_facts", {})
     for name, value in vars(pipeline).items():
         if isinstance(value, torch.nn.Module):
-            own.__dict__[name] = ComponentProxy(value, script, prefix + name)
+            own.__dict__[name] = ComponentProxy(value, script, prefix + name, facts.get(name, {}))
         elif _is_scheduler(value):
             scheduler = own.__dict__[name] = copy.deepcopy(value)
             scheduler.__dict__["step"] = InterceptedStep(script, scheduler)

@@ -23,6 +23,7 @@ from stage_runtime.runner.output import PIXELS, OutputFormat, modality_of
 from stage_runtime.runner.probe import Ask, Loaded, probe, record
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
+from stage_runtime.runner.settled import settle
 
 STEPS: Final = "num_inference_steps"
 PROBE_STEPS: Final = 2
@@ -53,9 +54,10 @@ class Runner:
         sample_rate: int | None = None,
         options: RunnerOptions = RunnerOptions(),
     ) -> None:
-        self._pipeline, self._sample_rate, self._output = pipeline, sample_rate, options.output
+        self._sample_rate, self._output = sample_rate, options.output
         self._device = pipeline.device
-        loaded = Loaded.of(pipeline)
+        self._pipeline = settle(pipeline)
+        loaded = Loaded.of(self._pipeline)
         found = probe(loaded, self._probe_arguments(ask))
         hooks: list[CallHook] = [loaded.contexts] if loaded.contexts.modules else []
         self._overlay = loaded.overlay if found.disturbs_processors else None
@@ -279,7 +281,9 @@ class Runner:
             return f"a request decoded from its last step {fault}"
         return ""
 
-    def _replay_differs(self, arguments: dict[str, Any], start: Checkpoint, want: Any, *, decode_only: bool) -> str:
+    def _replay_differs(
+        self, arguments: dict[str, Any], start: Checkpoint, want: Any, *, decode_only: bool
+    ) -> str:
         again = _reseeded(arguments)
         if decode_only:
             script = self._decoding("replay", again, start, again["generator"])
@@ -292,7 +296,11 @@ class Runner:
         self._hub.forget("replay")
         if error is not None:
             return f"failed: {type(error).__name__}: {error}"[:300]
-        return "" if self._output.convert(result, None) == self._output.convert(want, None) else "gives another picture"
+        return (
+            ""
+            if self._output.convert(result, None) == self._output.convert(want, None)
+            else "gives another picture"
+        )
 
 
 def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:

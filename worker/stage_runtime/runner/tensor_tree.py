@@ -32,6 +32,9 @@ class Unavailable:
 
 def rebuild(like: Any, items: Any) -> Any:
     """A container of the type of `like` that holds `items`."""
+    kind = type(like)
+    if kind is tuple or kind is list:
+        return kind(items)
     if isinstance(like, dict):
         # diffusers' and transformers' outputs are ordered dicts whose constructor takes fields by name
         return type(like)(**items) if type(like) is not dict else items
