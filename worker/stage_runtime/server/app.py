@@ -27,13 +27,23 @@ from stage_runtime.stage.client import StageClient
 
 VERSION: Final = "v1"
 
-_ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
+_EVENT: Final = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
+_ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
+    200: {
+        "model": ImageResponse,
+        "description": "The images; with `stream`, the events.",
+        "content": {"text/event-stream": {"schema": _EVENT}},
+    },
     400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
     404: {"model": ErrorResponse, "description": "This stage does not serve that model."},
     413: {"model": ErrorResponse, "description": "The body is too large."},
     429: {"model": ErrorResponse, "description": "The waiting line is full; see Retry-After."},
-    500: {"model": ErrorResponse, "description": "The model failed on this request."},
     503: {"model": ErrorResponse, "description": "The stage starts, drains or is dead; see Retry-After."},
+    "default": {"model": ErrorResponse, "description": "Anything else that is no success."},
 }
 
 
@@ -79,9 +89,7 @@ def create_app(
     )
     images = Images(stage, model, settings.served_name, encoder, metrics, drain)
 
-    @app.post(
-        "/v1/images/generations", response_model=None, responses={200: {"model": ImageResponse}, **_ERRORS}
-    )
+    @app.post("/v1/images/generations", response_model=None, responses=dict(_ANSWERS))
     async def generate(body: ImageRequest, request: Request) -> Response:
         """Make images; with `stream`, server-sent events tell how they come."""
         return await images.answer(body, request.state.request_id, request.receive)

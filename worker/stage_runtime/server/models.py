@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter
 
@@ -12,8 +13,12 @@ from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import NotAdmitting
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.server.errors import ModelNotFound
-from stage_runtime.server.schema import ModelCard, ModelList
+from stage_runtime.server.schema import ErrorResponse, ModelCard, ModelList
 from stage_runtime.stage.client import StageClient
+
+_ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
+    "default": {"model": ErrorResponse, "description": "Anything that is no success."}
+}
 
 
 def routes(stage: StageClient, model: ResolvedModel, served_name: str) -> APIRouter:
@@ -32,12 +37,12 @@ def routes(stage: StageClient, model: ResolvedModel, served_name: str) -> APIRou
             capability=_found(stage),
         )
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=dict(_ERRORS))
     async def models() -> ModelList:
         """The one model of this stage."""
         return ModelList(data=[card()])
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", responses=dict(_ERRORS))
     async def named(name: str) -> ModelCard:
         """That model, by its name."""
         if name != served_name:
