@@ -58,5 +58,5 @@ pins: $(READY)  ## Write constraints/*.txt from what is installed
 	$(BIN)/python hack/pin.py
 
 clean:  ## Remove what was built; keep the virtual environment
-	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build demo-output dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

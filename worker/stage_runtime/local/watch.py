@@ -31,6 +31,7 @@ def announce(leash: ParentEnd, config: StageConfig) -> None:
         _say(f"{config.name} is ready at {url}/v1")
         for line in _abilities(config, found["data"][0] if found else {}):
             _say(f"  {line}")
+        _say("Ctrl-C stops it once what runs is done; a second one at once")
 
 
 def _wait_ready(url: str) -> bool:
