@@ -91,6 +91,25 @@ def test_grad_mode_is_off_inside_the_model_and_untouched_outside() -> None:
     assert not any(modes)
 
 
+@pytest.mark.parametrize("outer", [True, False])
+def test_grad_mode_does_not_leak_when_a_request_is_forgotten_or_dropped_in_mid_step(outer: bool) -> None:
+    pipeline = toy()
+    with torch.set_grad_enabled(outer):
+        stage = HubStage.of(pipeline, BASE)
+        stage.arrive(*three())
+        stage.tick()
+        stage.worker.runner.forget(["a"])
+        assert torch.is_grad_enabled() is outer
+        stage.executor.close()
+        assert torch.is_grad_enabled() is outer
+        dropped = open_script(pipeline, "d", {"prompt": "a cat", "generator": torch.Generator()})
+        with torch.no_grad():
+            dropped.start()
+        del dropped
+        gc.collect()
+        assert torch.is_grad_enabled() is outer
+
+
 def test_results_are_no_inference_tensors_so_that_their_versions_can_be_read() -> None:
     pipeline = toy()
     stage = HubStage.of(pipeline, BASE)

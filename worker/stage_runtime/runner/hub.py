@@ -2,6 +2,9 @@
 
 One code path for one request and for many, and for both modes. Calls are taken in a fixed order, never by the clock,
 so that ranks that run the same wave make the same calls.
+
+NB: grad mode belongs to the thread, and pipelines switch it off and back on while they are interleaved. So the hub
+holds `no_grad` around all that it runs, the end of a script too; nested ones are then harmless, and none leaks out.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
+
+import torch
 
 from stage_runtime.core.errors import InternalError
 from stage_runtime.runner.hooks import ProcessorOverlay
@@ -47,6 +52,7 @@ class Hub:
             raise InternalError(f"request {script.request_id} has a script already")
         self.scripts[script.request_id] = script
 
+    @torch.no_grad()
     def forget(self, request_id: str) -> None:
         """End a script wherever it is and drop all that is kept for it. An unknown id is no error."""
         script = self.scripts.pop(request_id, None)
@@ -65,6 +71,7 @@ class Hub:
             return DENOISE
         return PREPARE if script.steps == 0 else DECODE
 
+    @torch.no_grad()
     def tick(self, request_ids: Iterable[str]) -> None:
         """Advance each request by one denoise step: newcomers prepare before it, finishers decode after it."""
         movers = [self.scripts[request_id] for request_id in request_ids]
@@ -74,16 +81,25 @@ class Hub:
                 with self._as(script):
                     script.start()
         while movers := [s for s in movers if not s.done and not self._has_stepped(s, before[s.request_id])]:
-            self.serve(movers)
+            self._serve(movers)
 
+    @torch.no_grad()
     def run(self, request_ids: Iterable[str]) -> None:
-        """Run these to their end."""
-        waiting = [self.scripts[request_id] for request_id in request_ids]
-        while waiting := [script for script in waiting if not script.done]:
-            self.tick([script.request_id for script in waiting])
+        """Run these to their end; those that are ready early wait, so that all decode together."""
+        movers = [self.scripts[request_id] for request_id in request_ids]
+        for script in movers:
+            if not script.started:
+                with self._as(script):
+                    script.start()
+        while movers := [script for script in movers if not script.done]:
+            self._serve(movers)
 
+    @torch.no_grad()
     def serve(self, scripts: Sequence[Script]) -> None:
         """Answer the pending calls of those scripts that are earliest in the order of phases."""
+        self._serve(scripts)
+
+    def _serve(self, scripts: Sequence[Script]) -> None:
         phases = [self.phase(script) for script in scripts]
         first = min(phases)
         chosen = [script for script, phase in zip(scripts, phases, strict=True) if phase == first]

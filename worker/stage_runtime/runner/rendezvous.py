@@ -14,7 +14,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 import greenlet
@@ -148,6 +148,13 @@ class Script:
         answer = real() if self.watcher is None else self.watcher.stepped(self, scheduler, real)
         self.steps += 1
         return answer
+
+    def __del__(self) -> None:
+        """A script that is dropped in mid-play is ended here: where its greenlet dies, grad mode would leak out."""
+        if self.started and not self.done:
+            # collected on another thread, it can't be resumed there
+            with suppress(greenlet.error), torch.no_grad():
+                self.abort()
 
     def release(self) -> None:
         """Drop what a finished script holds, so that no traceback keeps tensors alive."""

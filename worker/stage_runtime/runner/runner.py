@@ -119,9 +119,8 @@ class Runner:
         for request_id in request_ids:
             if request_id not in self._requests:
                 raise InternalError(f"request {request_id} is scheduled but has no state here")
-        with torch.no_grad():
-            self._hub.tick(request_ids)
-            previews = self._draw_previews(request_ids)
+        self._hub.tick(request_ids)
+        previews = self._draw_previews(request_ids)
         return [
             outcome
             for request_id in request_ids

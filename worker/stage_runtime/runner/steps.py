@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from stage_runtime.core.errors import InternalError
 from stage_runtime.runner.hub import DECODE, DENOISE, PREPARE, STEP, Hub
 from stage_runtime.runner.rendezvous import Script
@@ -35,7 +37,8 @@ class StepWalk:
         """Encode the prompt and make the first latents."""
         if self._script.started:
             raise InternalError(f"request {self._script.request_id} is prepared already")
-        self._script.start()
+        with torch.no_grad():
+            self._script.start()
         self._serve_while(PREPARE)
 
     def denoise_step(self) -> int:
