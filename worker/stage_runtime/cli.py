@@ -183,9 +183,9 @@ def _draw(arguments: argparse.Namespace) -> int:
             progress=sys.stderr.isatty(),
         )
     prompts = [prompt for prompt in arguments.prompts for _ in range(arguments.n)]
-    first = _next_number(folder)
+    first = next_number(folder)
     for number, (prompt, picture) in enumerate(zip(prompts, pictures, strict=True), start=first):
-        path = folder / f"{number:04}-{_slug(prompt)}.{_SUFFIX[arguments.format]}"
+        path = folder / f"{number:04}-{slug(prompt)}.{_SUFFIX[arguments.format]}"
         if arguments.format == "png":
             picture.save(path)
         else:
@@ -194,13 +194,13 @@ def _draw(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _next_number(folder: Path) -> int:
+def next_number(folder: Path) -> int:
     """One more than the highest number of a picture in the folder, so that nothing is overwritten."""
     numbers = [int(digits) for path in folder.iterdir() if (digits := path.name.split("-")[0]).isdecimal()]
     return max(numbers, default=0) + 1
 
 
-def _slug(prompt: str) -> str:
+def slug(prompt: str) -> str:
     """A prompt as a part of a file name: lower-case letters, digits and hyphens of ASCII, not too many."""
     slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:_SLUG_CHARS].strip("-")
     return slug or "picture"
