@@ -138,6 +138,15 @@ def test_what_does_not_finish_in_time_gets_503_and_the_process_still_leaves_with
         assert program.ended()[0] == 0
 
 
+def test_a_tick_that_outlasts_the_drain_is_cut_off_and_the_process_leaves_with_0(started: Any) -> None:
+    with started(finish_s=0.2) as program:
+        wait_until(program.ready)
+        asked = program.running({"prompt": "a", "seed": HANGING})
+        program.process.send_signal(signal.SIGTERM)
+        assert asked.result(PATIENCE_S).status_code == 503
+        assert program.ended()[0] == 0
+
+
 def test_an_idle_stage_leaves_at_once(started: Any) -> None:
     with started(finish_s=3600.0) as program:
         wait_until(program.ready)

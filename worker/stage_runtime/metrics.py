@@ -8,15 +8,16 @@ yet is absent, not 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-Ended = Literal["completed", "aborted", "failed"]
-OUTCOMES: Final[tuple[Ended, ...]] = ("completed", "aborted", "failed")
+from stage_runtime.core.outcome import Aborted, Completed, Failed, Terminal
+
+ENDED: Final = tuple(kind.__name__.lower() for kind in (Completed, Aborted, Failed))
 REJECTED: Final = "rejected"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -97,8 +98,8 @@ class Metrics:
             ("stage", "outcome"),
             registry=self._registry,
         )
-        self._request = {outcome: request.labels(stage, outcome) for outcome in OUTCOMES}
-        self._total = {outcome: total.labels(stage, outcome) for outcome in (*OUTCOMES, REJECTED)}
+        self._request = {outcome: request.labels(stage, outcome) for outcome in ENDED}
+        self._total = {outcome: total.labels(stage, outcome) for outcome in (*ENDED, REJECTED)}
 
     def watch(self, readings: Readings) -> None:
         """Show the gauges that `readings` gives, from the next scrape on. Called once."""
@@ -110,14 +111,15 @@ class Metrics:
         if steps:
             self._step.observe(seconds / steps)
 
-    def on_started(self, queue_seconds: float) -> None:
-        """An output entered its first wave."""
-        self._queue.observe(queue_seconds)
+    def on_started(self, queue_s: float) -> None:
+        """An output entered its first wave, `queue_s` after it was admitted."""
+        self._queue.observe(queue_s)
 
-    def on_outcome(self, outcome: Ended, seconds: float) -> None:
+    def on_ended(self, outcome: Terminal, seconds: float) -> None:
         """An output ended, `seconds` after it was admitted."""
-        self._total[outcome].inc()
-        self._request[outcome].observe(seconds)
+        name = type(outcome).__name__.lower()
+        self._total[name].inc()
+        self._request[name].observe(seconds)
 
     def on_rejected(self, count: int) -> None:
         """`count` outputs were refused at the door: the line was full, or the stage does not admit."""
@@ -129,13 +131,27 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(_Shown(self._registry))
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float] = SECONDS_BUCKETS) -> Histogram:
         family = Histogram(
             f"omnistage_{name}", text, ("stage",), registry=self._registry, buckets=tuple(buckets)
         )
         return family.labels(self._stage)
+
+
+class _Shown(CollectorRegistry):
+    """A registry without the `_created` times that the library adds: the process's own start tells as much."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Each family, its times of creation left out."""
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
 
 
 class _Live(Collector):

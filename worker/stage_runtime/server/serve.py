@@ -10,6 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,11 @@ LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drai
 WATCH_S: Final = 0.1  # between two looks at the engine's health
 KEEP_ALIVE_S: Final = 65.0  # longer than what proxies keep idle connections for, so that they close first
 BACKLOG: Final = 2048  # connections that wait to be accepted
+PEER_IDLE_S: Final = (
+    30  # how long a connection may be silent before its other end is asked whether it is there
+)
+PEER_RETRY_S: Final = 10
+PEER_RETRIES: Final = 3
 MAX_HEAD_BYTES: Final = 32 << 10  # request line and headers
 
 _STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
@@ -88,6 +94,7 @@ def listen(host: str | None, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _notice_vanished_peers(listening)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host is not None))
         listening.bind(address)
@@ -96,6 +103,15 @@ def listen(host: str | None, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def _notice_vanished_peers(listening: socket.socket) -> None:
+    """End connections whose other end is gone without a word, so that its work ends too. Connections inherit it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_IDLE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PEER_RETRY_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PEER_RETRIES)
 
 
 def url_of(listening: socket.socket) -> str:
@@ -132,13 +148,14 @@ async def serve(
             if stop.is_set() and not dying.done() and not starting:
                 await _drain(stage, drain, grace, dying)
             drain.move(Door.CLOSED)
-            stuck = None if starting else await _close(close_engine)
+            if not starting:
+                await _close(close_engine)
             await _first(drain.idle(), timeout_s=LINGER_S)
             server.should_exit = True
             await serving
     finally:
         dying.cancel()
-    return dying.result() if dying.done() and not dying.cancelled() else stuck
+    return dying.result() if dying.done() and not dying.cancelled() else None
 
 
 async def _drain(stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.Task[BaseException]) -> None:
@@ -168,13 +185,12 @@ async def _death(stage: StageClient) -> BaseException:
         await asyncio.sleep(WATCH_S)
 
 
-async def _close(close_engine: Callable[[float], None]) -> BaseException | None:
-    """What kept the engine from closing; None when nothing did."""
+async def _close(close_engine: Callable[[float], None]) -> None:
+    """End what still runs. A tick that takes longer is cut off by the end of the process."""
     try:
         await asyncio.to_thread(close_engine, LINGER_S)
     except EngineDeadError as error:
-        return error
-    return None
+        log.warning("engine did not close", extra={"error": str(error)})
 
 
 async def _first(
