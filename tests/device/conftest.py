@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from stage_runtime.core.request import Request
 
+from stage_runtime.core.request import Request
 from support import tiny_models
 from support.hub_stage import ask, load_plain
 

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -260,6 +260,19 @@ def _doubled(left: torch.Tensor, right: torch.Tensor, path: Path) -> int | None:
     return changed[0]
 
 
+class _Seen(NamedTuple):
+    """A tensor as it was when it got its token."""
+
+    reference: weakref.ref[torch.Tensor]
+    version: int
+    token: int
+
+    def tensor(self) -> torch.Tensor | None:
+        """The tensor, if it lives and was not written to."""
+        tensor = self.reference()
+        return tensor if tensor is not None and tensor._version == self.version else None
+
+
 @dataclass(slots=True)
 class SharedTensors:
     """Tells which tensors hold the same values, comparing each pair once: comparing waits for the device.
@@ -267,27 +280,30 @@ class SharedTensors:
     A token stands for a value. A tensor keeps its token while it lives and is not written to.
     """
 
-    _tokens: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = field(default_factory=dict)
-    _known: dict[Hashable, list[tuple[int, weakref.ref[torch.Tensor]]]] = field(default_factory=dict)
+    _by_id: dict[int, _Seen] = field(default_factory=dict)
+    _by_kind: dict[Hashable, list[_Seen]] = field(default_factory=dict)
     _next: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def token(self, tensor: torch.Tensor) -> int:
         """Equal for tensors of equal shape, dtype, device and content."""
-        entry = self._tokens.get(id(tensor))
-        if entry is not None and entry[0]() is tensor and entry[1] == tensor._version:
-            return entry[2]
+        seen = self._by_id.get(id(tensor))
+        if seen is not None and seen.tensor() is tensor:
+            return seen.token
         kind = (tuple(tensor.shape), tensor.dtype, tensor.device)
-        alike = [(token, ref) for token, ref in self._known.get(kind, []) if ref() is not None]
-        token = next(
-            (t for t, ref in alike if (other := ref()) is not None and torch.equal(other, tensor)), None
+        alive = [seen for seen in self._by_kind.get(kind, []) if seen.tensor() is not None]
+        equal = (
+            seen.token
+            for seen in alive
+            if (other := seen.tensor()) is not None and torch.equal(other, tensor)
         )
+        token = next(equal, None)
         if token is None:
             token = next(self._next)
-        self._known[kind] = [*alike, (token, weakref.ref(tensor))]
         identity = id(tensor)
-        self._tokens[identity] = (
-            weakref.ref(tensor, lambda _: self._tokens.pop(identity, None)),
-            tensor._version,
-            token,
-        )
+        seen = _Seen(weakref.ref(tensor, lambda _: self._by_id.pop(identity, None)), tensor._version, token)
+        self._by_id[identity] = seen
+        self._by_kind[kind] = [*alive, seen]
         return token
