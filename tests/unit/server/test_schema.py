@@ -129,3 +129,20 @@ def test_a_fault_does_not_repeat_what_the_client_sent() -> None:
     with pytest.raises(ValidationError) as caught:
         ImageRequest.model_validate({"prompt": ["my secret"]})
     assert "secret" not in str(caught.value)
+
+
+def test_the_json_schema_holds_each_bound() -> None:
+    fields = ImageRequest.model_json_schema()["properties"]
+    numbers = {name: field["anyOf"][0] for name, field in fields.items() if "anyOf" in field}
+    assert {
+        name: (bounds["minimum"], bounds["maximum"])
+        for name, bounds in numbers.items()
+        if bounds["type"] in ("integer", "number")
+    } == {
+        "n": (1, 10),
+        "seed": (0, 2**63 - 1),
+        "num_inference_steps": (1, 1000),
+        "guidance_scale": (0, 100),
+        "output_compression": (0, 100),
+        "partial_images": (0, 3),
+    }

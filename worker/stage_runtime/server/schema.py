@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from stage_api.base import Int
+from stage_api.base import WHOLE
 from stage_api.spec import MAX_STEPS
 from stage_runtime.server.encode import OutputFormat
 
@@ -37,7 +37,7 @@ class ImageRequest(BaseModel):
     prompt: Annotated[Prompt, Field(description="What to draw.")]
     model: Annotated[str | None, Field(description="Name of the served model, if given.")] = None
     n: Annotated[
-        Annotated[Int, Field(ge=1, le=MAX_IMAGES)] | None,
+        Annotated[int, Field(ge=1, le=MAX_IMAGES), WHOLE] | None,
         Field(description="Images to make, with seeds seed … seed+n-1. Default 1."),
     ] = None
     size: Annotated[
@@ -45,11 +45,11 @@ class ImageRequest(BaseModel):
         Field(description="WIDTHxHEIGHT in pixels, exactly; `auto` is the model's own size."),
     ] = None
     seed: Annotated[
-        Annotated[Int, Field(ge=0, le=MAX_SEED)] | None,
+        Annotated[int, Field(ge=0, le=MAX_SEED), WHOLE] | None,
         Field(description="Seed of the first image; drawn and told in the answer when absent."),
     ] = None
     num_inference_steps: Annotated[
-        Annotated[Int, Field(ge=1, le=MAX_STEPS)] | None,
+        Annotated[int, Field(ge=1, le=MAX_STEPS), WHOLE] | None,
         Field(description="Denoise steps. Default: the model's."),
     ] = None
     guidance_scale: Annotated[
@@ -59,7 +59,7 @@ class ImageRequest(BaseModel):
     negative_prompt: Annotated[Prompt | None, Field(description="What not to draw.")] = None
     output_format: Annotated[OutputFormat | None, Field(description="Default png.")] = None
     output_compression: Annotated[
-        Annotated[Int, Field(ge=0, le=100)] | None,
+        Annotated[int, Field(ge=0, le=100), WHOLE] | None,
         Field(description="Quality of jpeg and webp in percent. Default 100."),
     ] = None
     response_format: Annotated[
@@ -67,7 +67,7 @@ class ImageRequest(BaseModel):
     ] = None
     stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
     partial_images: Annotated[
-        Annotated[Int, Field(ge=0, le=MAX_PARTIAL_IMAGES)] | None,
+        Annotated[int, Field(ge=0, le=MAX_PARTIAL_IMAGES), WHOLE] | None,
         Field(description="Previews to send on the way; needs `stream`. Default 0."),
     ] = None
     user: Annotated[str | None, Field(description="Accepted and not used.")] = None
