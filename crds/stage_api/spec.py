@@ -210,6 +210,11 @@ class EngineSpec(Contract):
     max_wait_ms: Annotated[int, Field(ge=0, le=10_000)] = Field(
         default=0, description="How long an idle engine waits for company before it starts, in milliseconds."
     )
+    batch_invariant: bool = Field(
+        default=False,
+        description="Run the model for each request alone, so that its picture is the same to the last bit "
+        "whoever else is served. Without it, another batch size changes a picture by rounding.",
+    )
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(
         default=names.HTTP_PORT, description="Port of requests, probes and metrics."
     )

@@ -82,12 +82,16 @@ def _executor(spec: EngineSpec, model: ResolvedModel) -> Callable[[], Executor]:
 
         from stage_runtime.executor.uni import UniExecutor
         from stage_runtime.pipelines.loader import load
+        from stage_runtime.runner.runner import RunnerOptions
         from stage_runtime.worker.worker import Worker, choose_device
 
         dtype = getattr(torch, spec.dtype.value)
         device = choose_device(spec.device.value)
         ask = probe_arguments(model)
-        return UniExecutor(lambda: Worker(lambda at: load(model, dtype=dtype, device=at), ask, device))
+        options = RunnerOptions(merge=not spec.batch_invariant)
+        return UniExecutor(
+            lambda: Worker(lambda at: load(model, dtype=dtype, device=at), ask, device, options=options)
+        )
 
     return build
 
