@@ -28,6 +28,7 @@ def test_the_defaults_are_the_published_ones() -> None:
             "maxNumSeqs": 1,
             "maxQueueSize": 64,
             "maxWaitMs": 0,
+            "batchInvariant": False,
             "port": 8000,
             "warmup": [],
         },
