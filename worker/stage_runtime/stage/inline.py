@@ -51,7 +51,7 @@ class InlineOutcomes:
         self._take_back()
 
     def _take(self) -> Outcome | None:
-        """An outcome that is there. After one a stream goes to the back, so that none is starved; after its last, out."""
+        """An outcome that is there. After one a stream goes to the back, so that none starves; after its last, out."""
         for place, stream in enumerate(self._open):
             outcome = stream.take()
             if outcome is not None:
