@@ -100,6 +100,25 @@ def test_a_slow_reader_gets_all_of_its_stream_while_the_server_holds_little_and_
         assert text.count(b"data: [DONE]\n\n") == 1
 
 
+def test_a_crowd_that_comes_and_goes_leaves_nothing_behind() -> None:
+    with HttpStage(EngineBuilder().step_mode().slots(4).queue(1000)) as stage:
+        chance = random.Random(0)
+        staying = []
+        for place in range(100):
+            body = {"prompt": "a", "num_inference_steps": chance.randint(1, 50), "n": chance.randint(1, 3)}
+            connection = ask(stage, body | {"stream": place % 2 == 0})
+            if chance.random() < 0.5:
+                connection.close()
+            else:
+                staying.append((connection, body["n"]))
+        for connection, count in staying:
+            with connection, connection.makefile("rb") as stage_says:
+                assert stage_says.read().count(b'"b64_json":') >= int(str(count))
+        stage.wait_idle()
+        load = stage.engine.snapshot()
+        assert (load.waiting, load.running, load.outstanding_cost) == (0, 0, 0)
+
+
 class HeldAfterPreview(PictureExecutor):
     """Stands at `gate` before the step after a preview."""
 

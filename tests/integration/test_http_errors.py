@@ -142,9 +142,10 @@ def test_unknown_paths_and_methods_have_the_envelope_too(client: httpx.Client) -
 
 
 def test_a_body_over_a_megabyte_is_refused(client: httpx.Client) -> None:
-    answer = client.post(URL, json={"prompt": "a" * (1 << 20)})
-    assert answer.status_code == 413
-    assert error(answer)["code"] == "body_too_large"
+    for megabytes in (1, 10, 60):
+        answer = client.post(URL, json={"prompt": "a" * (megabytes << 20)})
+        assert answer.status_code == 413
+        assert error(answer)["code"] == "body_too_large"
 
 
 def test_a_body_over_a_megabyte_in_chunks_is_refused(client: httpx.Client) -> None:
@@ -291,6 +292,20 @@ def test_a_failure_in_the_middle_of_a_stream_is_its_last_event() -> None:
                 "code": "request_failed",
             },
         }
+
+
+def test_the_device_lost_in_the_middle_of_a_stream_is_its_last_event() -> None:
+    with HttpStage() as stage:
+        gate = stage.executor.block()
+        streaming = stage.post({"prompt": "a", "stream": True})
+        gate.wait_arrival()
+        stage.executor.die(DeviceLost("illegal memory access"))
+        gate.open()
+        answer = streaming.result(PATIENCE_S)
+        assert answer.status_code == 200
+        assert "event: error\n" in answer.text
+        assert '"code":"device_lost"' in answer.text
+        assert answer.text.endswith("data: [DONE]\n\n")
 
 
 def test_official_client_raises_the_failure_in_the_middle_of_a_stream() -> None:

@@ -100,10 +100,28 @@ def test_a_body_over_the_limit_is_refused_however_it_comes(parts: list[bytes]) -
     assert (refused.status, refused.code, refused.headers["connection"]) == (413, "body_too_large", "close")
 
 
-@pytest.mark.parametrize("declared", [b"9", b"1" + b"0" * 5000])
-def test_a_body_that_says_it_is_too_long_is_not_waited_for(declared: bytes) -> None:
-    refused = exchange(BodyLimit(echo, max_bytes=8), [], headers=[(b"content-length", declared)], stalls=True)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"content-length", b"1" + b"0" * 5000)],
+        [(b"content-length", b"100000000")],
+        [(b"content-length", b"9"), (b"expect", b"100-continue")],
+    ],
+)
+def test_a_body_that_need_not_come_is_not_waited_for(headers: list[tuple[bytes, bytes]]) -> None:
+    refused = exchange(BodyLimit(echo, max_bytes=8), [], headers=headers, stalls=True)
     assert (refused.status, refused.code) == (413, "body_too_large")
+
+
+def test_a_body_that_is_too_large_is_read_to_its_end_so_that_its_client_hears_of_it() -> None:
+    parts = [b"0" * (1 << 20)] * 20
+    refused = exchange(BodyLimit(echo), parts)
+    assert (refused.status, refused.headers["connection"]) == (413, "close")
+
+
+def test_a_body_without_end_is_cut_off() -> None:
+    refused = exchange(BodyLimit(echo), [b"0" * (1 << 20)] * 65, stalls=True)
+    assert refused.status == 413
 
 
 def test_a_body_that_does_not_come_is_given_up() -> None:

@@ -21,6 +21,7 @@ from stage_runtime.core.errors import StageError
 from stage_runtime.server.errors import envelope
 
 MAX_BODY_BYTES: Final = 1 << 20
+MAX_DISCARDED_BYTES: Final = 64 << 20  # of a body that is too large, read so that its client can hear so
 BODY_TIMEOUT_S: Final = 30.0  # to receive one whole body
 REQUEST_ID_HEADER: Final = "x-request-id"
 
@@ -77,31 +78,50 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
-            if _declared_length(scope) > self._max_bytes:
-                raise _TooLarge
+            self._check_announced(Headers(scope=scope))
             async with asyncio.timeout(self._timeout_s):
                 body = await self._read(receive)
         except _TooLarge:
-            refusal = envelope(413, f"the body is larger than {self._max_bytes} bytes", code="body_too_large")
+            message = f"the body is larger than {self._max_bytes} bytes"
+            refusal = envelope(413, message, code="body_too_large")
         except TimeoutError:
             refusal = envelope(408, f"no whole body within {self._timeout_s:g} s", code="body_timeout")
         else:
             return None if body is None else await self._app(scope, _replay(body, receive), send)
-        # The rest of that body is still on its way: the connection is of no further use.
+        # More of that body may be on its way: the connection is of no further use.
         refusal.headers["connection"] = "close"
         return await refusal(scope, receive, send)
 
+    def _check_announced(self, headers: Headers) -> None:
+        """Raises: _TooLarge for a body that need not come at all: its client waits for a word, or it is immense."""
+        announced = headers.get("content-length", "0")
+        # The parser lets only digits through, but more of them than int() takes.
+        length = int(announced) if len(announced) < 20 else MAX_DISCARDED_BYTES + 1
+        if length > (self._max_bytes if "expect" in headers else MAX_DISCARDED_BYTES):
+            raise _TooLarge
+
     async def _read(self, receive: Receive) -> bytes | None:
-        body = bytearray()
+        """The body; None when the client left.
+
+        Raises: _TooLarge after all of a body that is too large has passed by. A client that is still sending when
+        its connection is closed may never see the answer.
+        """
+        body, length = bytearray(), 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            body += message.get("body", b"")
-            if len(body) > self._max_bytes:
+            part = message.get("body", b"")
+            length += len(part)
+            if length <= self._max_bytes:
+                body += part
+            if length > MAX_DISCARDED_BYTES:
                 raise _TooLarge
             if not message.get("more_body", False):
-                return bytes(body)
+                break
+        if length > self._max_bytes:
+            raise _TooLarge
+        return bytes(body)
 
 
 class LastResort:
@@ -134,12 +154,6 @@ class _TooLarge(Exception):
 
 def _taken_over(given: str | None) -> str | None:
     return given if given is not None and _SANE_ID.fullmatch(given) else None
-
-
-def _declared_length(scope: Scope) -> int:
-    declared = Headers(scope=scope).get("content-length", "0")
-    # The parser has refused what is no number; a count of digits beyond int()'s own limit is too much anyway.
-    return int(declared) if len(declared) < 20 else MAX_BODY_BYTES + 1
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
