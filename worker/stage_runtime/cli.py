@@ -160,8 +160,6 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _draw(arguments: argparse.Namespace) -> int:
     from stage_runtime.omni import Omni
 
-    folder: Path = arguments.output
-    folder.mkdir(parents=True, exist_ok=True)
     width, height = arguments.size
     print(f"loading {arguments.model}", file=sys.stderr)
     with Omni(
@@ -170,6 +168,7 @@ def _draw(arguments: argparse.Namespace) -> int:
         mode=arguments.mode,
         dtype=arguments.dtype,
         device=arguments.device,
+        load=False,
     ) as omni:
         pictures = omni.generate(
             arguments.prompts,
@@ -182,6 +181,8 @@ def _draw(arguments: argparse.Namespace) -> int:
             num_images_per_prompt=arguments.n,
             progress=sys.stderr.isatty(),
         )
+    folder: Path = arguments.output
+    folder.mkdir(parents=True, exist_ok=True)
     prompts = [prompt for prompt in arguments.prompts for _ in range(arguments.n)]
     first = next_number(folder)
     for number, (prompt, picture) in enumerate(zip(prompts, pictures, strict=True), start=first):

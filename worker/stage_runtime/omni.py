@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Semaphore
+from threading import Lock, Semaphore
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import finalize
@@ -29,6 +29,7 @@ from stage_runtime.core.errors import InvalidRequest, ModelError
 from stage_runtime.core.outcome import Completed, Modality, Output, Progressed, as_error
 from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.engine import Engine
+from stage_runtime.engine.phase import Phase
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests, draw_seed
 from stage_runtime.pipelines.contract import Wishes
@@ -61,14 +62,14 @@ class Omni:
         mode: str | None = None,
         dtype: str | torch.dtype | None = None,
         device: str | None = None,
-        max_wait_ms: int | None = None,
+        load: bool = True,
     ) -> None:
+        """`load`: False leaves loading to the first `generate`, which checks its arguments before."""
         options = {
             "maxNumSeqs": max_num_seqs,
             "mode": mode,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device": device,
-            "maxWaitMs": max_wait_ms,
         }
         config = _config(model, {name: value for name, value in options.items() if value is not None})
         self._model = resolve_model(config.model)
@@ -78,12 +79,20 @@ class Omni:
         # Callers feed the line only as fast as it moves, so that it never overflows.
         self._places = Semaphore(config.engine.max_queue_size)
         self._device = config.engine.device.value
-        self._engine.start()
-        try:
-            self._engine.wait_ready()
-        except BaseException:
-            self.close()
-            raise
+        self._loading = Lock()
+        if load:
+            self.load()
+
+    def load(self) -> None:
+        """Load the model, unless it is loaded. Raises: ModelError; EngineDeadError; NotAdmitting once closed."""
+        with self._loading:
+            if self._engine.phase is Phase.CREATED:
+                self._engine.start()
+            try:
+                self._engine.wait_ready()
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def capability(self) -> Capability:
@@ -138,6 +147,7 @@ class Omni:
         seeded = generator is None
         wishes = _with_seeds(wishes, seed) if seeded else _with_states(wishes, seed, self._states(generator))
         requests = self._requests(wishes)
+        self.load()
         outputs = _Call(self._engine, requests, self._places).outputs(progress)
         if output_type == "np":
             return [_array(output) for output in outputs]
