@@ -16,8 +16,10 @@ import torch
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Aborted, Completed, Failed
 from stage_runtime.core.request import Request
+from stage_runtime.runner.batcher import Batcher
 from stage_runtime.runner.hooks import CacheContexts
-from stage_runtime.runner.rendezvous import open_script
+from stage_runtime.runner.hub import Hub
+from stage_runtime.runner.rendezvous import components, open_script
 from support import tiny_models
 from support.hub_stage import HubStage, array, ask, load_plain, plain, relative
 from support.toy_pipeline import (
@@ -200,6 +202,44 @@ def test_attention_processors_that_a_request_puts_on_the_model_stay_its_own(
     assert pipeline.unet.attn_processors == processors
     stage.tick()
     assert stage.held()["processors"] == 0
+
+
+def test_guiders_that_hook_the_model_hook_it_for_their_own_request_alone(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    """A modular pipeline, unmodified; two requests whose guiders would both register a hook of one name."""
+    from diffusers import ModularPipeline
+    from diffusers.guiders import SmoothedEnergyGuidance
+    from diffusers.hooks import SmoothedEnergyGuidanceConfig
+
+    pipeline = ModularPipeline.from_pretrained(str(tiny_model("qwen-image")))
+    pipeline.load_components()
+    pipeline.set_progress_bar_config(disable=True)
+    layers = SmoothedEnergyGuidanceConfig(indices=[0], fqn="transformer_blocks")
+    guider = SmoothedEnergyGuidance(
+        guidance_scale=3.0, seg_guidance_scale=2.0, seg_guidance_config=layers, seg_guidance_stop=1.0
+    )
+    pipeline.update_components(guider=guider)
+
+    def arguments(seed: int, prompt: str) -> dict[str, Any]:
+        base = {"num_inference_steps": 3, "height": 32, "width": 32, "output_type": "pt", "output": "images"}
+        return {**base, "prompt": prompt, "generator": torch.Generator().manual_seed(seed)}
+
+    asked = {"a": (1, "a cat"), "b": (2, "a dog")}
+    want = {name: pipeline(**arguments(*what)) for name, what in asked.items()}
+    hub = Hub(Batcher(components(pipeline)), {"transformer"})
+    for name, what in asked.items():
+        hub.add(open_script(pipeline, name, arguments(*what)))
+    hub.tick(["a"])
+    hub.tick(["a", "b"])
+    hub.run(asked)
+    for name, expected in want.items():
+        assert hub.scripts[name].error is None
+        assert torch.equal(hub.scripts[name].result, expected)
+    leftover = [
+        part for part in pipeline.transformer.modules() if getattr(part, "_diffusers_hook", None) is not None
+    ]
+    assert all(part._diffusers_hook.hooks == {} for part in leftover)
 
 
 def test_a_stand_in_passes_for_the_module_it_stands_for() -> None:
