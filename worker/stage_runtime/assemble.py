@@ -6,6 +6,7 @@ Importing it loads no torch: what lies below the line is imported by the thread 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stage_api.config import StageConfig
@@ -16,11 +17,11 @@ from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.base import Executor
 from stage_runtime.metrics import Metrics
-from stage_runtime.pipelines.arguments import lay_defaults
+from stage_runtime.pipelines.arguments import lay_defaults, small_arguments
 from stage_runtime.pipelines.contract import Defaults, ResolvedModel
-from stage_runtime.pipelines.dummies import probe_arguments, warmup_requests
 from stage_runtime.pipelines.registry import resolve
 from stage_runtime.pipelines.source import model_dir
+from stage_runtime.pipelines.warmup_shapes import warmup_requests
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler
 from stage_runtime.stage.inline import InlineStage
@@ -87,10 +88,14 @@ def _executor(spec: EngineSpec, model: ResolvedModel) -> Callable[[], Executor]:
 
         dtype = getattr(torch, spec.dtype.value)
         device = choose_device(spec.device.value)
-        ask = probe_arguments(model)
         options = RunnerOptions(merge=not spec.batch_invariant)
         return UniExecutor(
-            lambda: Worker(lambda at: load(model, dtype=dtype, device=at), ask, device, options=options)
+            lambda: Worker(
+                lambda at: load(model, dtype=dtype, device=at),
+                partial(small_arguments, model),
+                device,
+                options=options,
+            )
         )
 
     return build

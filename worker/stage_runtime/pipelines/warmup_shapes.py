@@ -1,13 +1,13 @@
-"""Requests that the runtime makes for itself: small ones for the probe, and those that warm a stage up."""
+"""Requests that the runtime makes for itself, to warm a stage up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from stage_api.errors import Fault, SpecError
 from stage_api.spec import WarmupSpec
-from stage_runtime.core.request import Request, Value
+from stage_runtime.core.request import Request
 from stage_runtime.pipelines import checks
 from stage_runtime.pipelines.arguments import SPEC_NAMES, build_requests
 from stage_runtime.pipelines.checks import Refused
@@ -16,28 +16,6 @@ from stage_runtime.pipelines.contract import ResolvedModel, Wishes
 PROMPT: Final = "a red circle"
 STEPS: Final = 2
 """Multistep solvers take another path from their second step on."""
-PROBE_SIDE: Final = 8
-"""Side of the probe's pictures, in the smallest units that the model can draw."""
-
-
-def probe_arguments(model: ResolvedModel) -> Callable[[str, int], dict[str, Value]]:
-    """(prompt, steps) → the arguments of a request as small as the model's record allows."""
-    limits = model.record.limits
-    side = min(limits.max_side - limits.max_side % limits.size_multiple, PROBE_SIDE * limits.size_multiple)
-    smallest = {
-        "width": side,
-        "height": side,
-        "num_frames": min(1 + limits.frame_step, limits.max_frames),
-        "seconds": min(1.0, limits.max_seconds),
-    }
-    told = set(model.record.wished.values())
-    sizes = {name: value for name, value in smallest.items() if name in told and value}
-
-    def arguments(prompt: str, steps: int) -> dict[str, Value]:
-        wishes = Wishes(prompt=prompt, num_inference_steps=steps, seed=0, **sizes)  # type: ignore[arg-type]
-        return build_requests(model, wishes, request_id="probe")[0].arguments
-
-    return arguments
 
 
 def warmup_requests(model: ResolvedModel, shapes: Sequence[WarmupSpec]) -> list[list[Request]]:
