@@ -206,3 +206,9 @@ def test_a_wrong_option_names_its_field() -> None:
 def test_a_model_that_is_nowhere_is_a_model_error() -> None:
     with pytest.raises(ModelError, match=r"expected a folder, a manifest, or an embedded model \(shapes\)"):
         Omni("/no/such/folder")
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
+def test_a_device_that_is_not_there_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match=r"engine\.device is cuda, but this machine has none"):
+        Omni("shapes", device="cuda")

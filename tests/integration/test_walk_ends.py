@@ -40,6 +40,7 @@ def test_sigterm_lets_what_runs_finish_and_leaves_nothing(tmp_path: Path) -> Non
         family = stage.family()
         stage.signal(signal.SIGTERM)
         stage.wait_text("draining")
+        stage.signal(signal.SIGTERM)  # said twice, it means the same
         with pytest.raises(httpx.TransportError):  # in the end nobody listens
             until(lambda: ask(stage, 1).status_code != 503, "none but 503")
         assert [answer.result(PATIENCE_S).status_code for answer in answers] == [200, 200, 200]

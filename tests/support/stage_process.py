@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -58,16 +58,21 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class StageProcess:
-    """A serving command between `with` and its end: `omnistage run`, or with `pod` what a pod runs."""
+    """A serving command between `with` and its end: `omnistage run`, or what a pod runs."""
 
     def __init__(
-        self, *arguments: object, folder: Path, pod: bool = False, env: Mapping[str, str] | None = None
+        self,
+        *arguments: object,
+        folder: Path,
+        module: str = "stage_runtime.cli",
+        wrapper: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder` is its own: temporary files, termination report and facts are there."""
+        """`folder` is its own: temporary files, termination report and facts are there. `wrapper` runs the command."""
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        self._arguments = ["-m", "stage_runtime" if pod else "stage_runtime.cli", *map(str, arguments)]
+        self._command = [*wrapper, sys.executable, "-m", module, *map(str, arguments)]
         self._env = environment(
             TMPDIR=str(self.temporary),
             OMNISTAGE_TEST_FACTS=str(folder),
@@ -84,10 +89,18 @@ class StageProcess:
         """`omnistage run` of a manifest on a free port."""
         return cls("run", manifest, "--port", 0, *arguments, folder=folder)
 
+    @classmethod
+    def pod(cls, config: str, folder: Path, **more: Any) -> Self:
+        """A pod's command on a free port, with the text of its config."""
+        file = folder / "stage.json"
+        file.write_text(config)
+        arguments = ("serve", "--config", file, "--host", "127.0.0.1", "--port", 0)
+        return cls(*arguments, folder=folder, module="stage_runtime", **more)
+
     def __enter__(self) -> Self:
         self.began_s = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, *self._arguments],
+            self._command,
             env=self._env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
