@@ -15,7 +15,15 @@ from typing import Final
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding
-from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError, NotAdmitting, StageError
+from stage_runtime.core.errors import (
+    EngineDeadError,
+    EngineHung,
+    InternalError,
+    ModelError,
+    NotAdmitting,
+    OutOfDeviceMemory,
+    StageError,
+)
 from stage_runtime.core.request import Request
 from stage_runtime.engine.desk import Desk, Refusal
 from stage_runtime.engine.loop import Bell, Loop
@@ -283,7 +291,9 @@ class Engine:
             death = self._death
             callbacks, self._on_death = self._on_death, []
             self._end(lambda: _as_group_death(death), Phase.DEAD)
-        log.critical("engine died", extra={"engine": self._name}, exc_info=death)
+        # The error of a model that can't be loaded says all; where that was noticed says nothing more.
+        trace = None if isinstance(death, ModelError | OutOfDeviceMemory) else death
+        log.critical("engine died", extra={"engine": self._name, "error": str(death)}, exc_info=trace)
         traceback.clear_frames(error.__traceback__)  # they hold what the model was working on
         for callback in callbacks:
             callback(death)
