@@ -11,7 +11,6 @@ import signal
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
-    import socket
     from argparse import Namespace
     from collections.abc import Sequence
 
@@ -72,13 +71,13 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
     from stage_runtime.assemble import build_app, build_engine, resolve_model
     from stage_runtime.local.leash import ChildEnd
     from stage_runtime.server.drain import Drain
-    from stage_runtime.server.serve import Grace, serve, url_of
+    from stage_runtime.server.serve import Grace, listen, serve, url_of
     from stage_runtime.stage.inline import InlineStage
 
     leash = None if arguments.leash is None else ChildEnd(arguments.leash)
     model = resolve_model(config.model)
     engine = build_engine(config, model)
-    listening = _listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
+    listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     drain = Drain()
     app = build_app(config, model, engine, drain)
     engine.start()
@@ -91,21 +90,6 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
     for number in _STOP:  # why it ends is decided
         signal.signal(number, signal.SIG_IGN)
     return death
-
-
-def _listen(host: str | None, port: int) -> socket.socket:
-    """A listening socket. Raises: CannotListen, which another try may get around."""
-    from stage_runtime.core.errors import StageError
-    from stage_runtime.server.serve import listen
-
-    class CannotListen(StageError):
-        """The address is taken, or isn't one of this machine's."""
-
-    try:
-        return listen(host, port)
-    except OSError as error:
-        where = f"port {port}" if host is None else f"{host}, port {port}"
-        raise CannotListen(f"can't listen on {where}: {error.strerror or error}") from None
 
 
 def _tell(error: BaseException) -> None:

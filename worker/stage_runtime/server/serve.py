@@ -18,7 +18,7 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from stage_runtime.core.errors import EngineDeadError, EngineHung
+from stage_runtime.core.errors import EngineDeadError, EngineHung, StageError
 from stage_runtime.engine.phase import Phase
 from stage_runtime.server.drain import Door, Drain
 from stage_runtime.stage.client import StageClient
@@ -82,8 +82,23 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class CannotListen(StageError):
+    """The address is taken, or isn't one of this machine's."""
+
+
 def listen(host: str | None, port: int) -> socket.socket:
-    """A listening socket. No host means every address, IPv6 and IPv4; port 0 means any free one."""
+    """A listening socket. No host means every address, IPv6 and IPv4; port 0 means any free one.
+
+    Raises: CannotListen.
+    """
+    try:
+        return _listen(host, port)
+    except OSError as error:
+        where = f"port {port}" if host is None else f"{host}, port {port}"
+        raise CannotListen(f"can't listen on {where}: {error.strerror or error}") from error
+
+
+def _listen(host: str | None, port: int) -> socket.socket:
     if host is not None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     elif socket.has_dualstack_ipv6():
