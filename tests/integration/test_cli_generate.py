@@ -13,6 +13,8 @@ from shapes_model.checker import check_picture
 from support.hub_stage import load_plain
 from support.stage_process import CHECKPOINT, omnistage
 
+pytestmark = pytest.mark.timeout(300)
+
 PROMPTS = (
     "a large red circle in the center on a white background",
     "a small green triangle below a large yellow heart on a purple background",

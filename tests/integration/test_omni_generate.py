@@ -24,6 +24,8 @@ from stage_runtime.engine.phase import Phase
 from support.hub_stage import load_plain
 from support.stage_process import CHECKPOINT, EXAMPLE, PATIENCE_S
 
+pytestmark = pytest.mark.timeout(300)
+
 PROMPTS = [
     "a large red circle in the center on a white background",
     "a small green triangle below a large yellow heart on a purple background",

@@ -11,7 +11,9 @@ import httpx
 import psutil
 import pytest
 
-from support.stage_process import PATIENCE_S, StageProcess, is_alive, until
+from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
+
+pytestmark = pytest.mark.timeout(300)
 
 LONG = 1000  # denoise steps: longer than any test waits
 
@@ -59,7 +61,7 @@ def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
         assert ask(stage, 1).status_code == 503
         assert not answer.done()
         stage.press_ctrl_c()
-        assert stage.wait(5.0) == 128 + signal.SIGKILL
+        assert stage.wait(PROMPT_S) == 128 + signal.SIGKILL
         gone(family)
         assert isinstance(answer.exception(PATIENCE_S), httpx.HTTPError)
         assert "was killed by SIGKILL" in stage.text
@@ -81,7 +83,7 @@ def test_a_signal_while_the_model_loads_ends_it_promptly(number: signal.Signals,
         stage.wait_text("will answer at")
         family = stage.family()
         stage.signal(number)
-        assert stage.wait(10.0) == 0
+        assert stage.wait(PROMPT_S) == 0
         gone(family)
         assert list(stage.temporary.glob("omnistage-*")) == []
 
@@ -90,7 +92,7 @@ def test_a_signal_before_the_pod_has_begun_is_not_lost(tmp_path: Path) -> None:
     with StageProcess.running(folder=tmp_path) as stage:
         family = [psutil.Process(stage.pid), stage.child()]
         stage.signal(signal.SIGTERM)
-        assert stage.wait(10.0) == 0
+        assert stage.wait(PROMPT_S) == 0
         gone(family)
 
 

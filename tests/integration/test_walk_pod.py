@@ -15,7 +15,9 @@ import pytest
 
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
-from support.stage_process import CHECKPOINT, StageProcess, until
+from support.stage_process import CHECKPOINT, PROMPT_S, StageProcess, until
+
+pytestmark = pytest.mark.timeout(300)
 
 IN_A_NAMESPACE = ("unshare", "--fork", "--pid", "--kill-child")
 
@@ -128,7 +130,7 @@ def test_a_signal_while_it_imports_or_loads_is_an_orderly_end(number: signal.Sig
     with StageProcess.pod(config(), tmp_path) as stage:
         url_of(stage)
         stage.signal(number)
-        assert stage.wait(10.0) == 0
+        assert stage.wait(PROMPT_S) == 0
         assert stage.report == {"exitCode": 0, "reason": "Drained", "message": ""}
 
 
@@ -140,4 +142,4 @@ def test_process_1_of_a_container_takes_signals_too(tmp_path: Path) -> None:
         (first,) = psutil.Process(stage.pid).children()
         until(lambda: httpx.get(f"{url_of(stage)}/startupz").json()["phase"] == "loading", "it loads")
         first.send_signal(signal.SIGTERM)
-        assert stage.wait(10.0) == 0
+        assert stage.wait(PROMPT_S) == 0

@@ -16,6 +16,8 @@ from PIL import Image
 from shapes_model.checker import check_picture
 from support.stage_process import PATIENCE_S, StageProcess, until
 
+pytestmark = pytest.mark.timeout(300)
+
 PROMPT = "a large red circle in the center on a white background"
 
 

@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "shapes.yaml"
 CHECKPOINT = ROOT / "models" / "shapes" / "checkpoint"
 INSPECTED = Path(__file__).with_name("inspected")
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 """For whatever has to come; a start includes the import of torch on a busy machine."""
+PROMPT_S = 20.0
+"""For what has to come at once, on a busy machine too."""
 _LOOK_EVERY_S = 0.02
 
 T = TypeVar("T")

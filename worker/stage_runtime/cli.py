@@ -6,6 +6,7 @@ Importing it is quick: each command imports what it needs.
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -145,6 +146,8 @@ def _generate(arguments: argparse.Namespace) -> int:
     from stage_runtime.exit import exit_code_of
 
     log.configure(arguments.model, level="WARNING")
+    # Without a traceback an engine's death is told in full by its error, below.
+    logging.getLogger("stage_runtime.engine.engine").addFilter(lambda record: record.exc_info is not None)
     try:
         return _draw(arguments)
     except SpecError as error:

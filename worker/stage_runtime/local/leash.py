@@ -62,7 +62,10 @@ class ParentEnd:
         """Where the child listens, once it says so; None when it ended before."""
         heard = b""
         while not heard.endswith(b"\n") and len(heard) < _MAX_URL_BYTES:
-            piece = self._ours.recv(_MAX_URL_BYTES)
+            try:
+                piece = self._ours.recv(_MAX_URL_BYTES)
+            except OSError:
+                return None
             if not piece:
                 return None
             heard += piece
