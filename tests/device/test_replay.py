@@ -40,9 +40,12 @@ def test_a_request_resumed_from_a_checkpoint_ends_bitwise_as_if_it_had_never_sto
     checkpoint = runner.checkpoint("a")
     runner.forget(["a"])
     before = dict(stage.counts.calls)
-    runner.resume(request, checkpoint)
-    while not isinstance(outcome := (runner.tick(["a"]) or [None])[-1], Completed):
+    runner.add(request, checkpoint)
+    told = []
+    while not isinstance(outcome := runner.tick(["a"])[-1], Completed):
         assert isinstance(outcome, Progressed)
+        told.append(outcome.step)
+    assert told == list(range(after + 1, 6))
     assert np.array_equal(array(outcome.output), plain(family.pipeline, request))
     denoiser = f"{stage.capability.denoisers[0]}.forward"
     calls_a_step = before[denoiser] // after
@@ -77,8 +80,7 @@ def test_the_preview_of_the_last_step_is_the_final_output(family: Family) -> Non
     while script.steps < 3 or script.pending is AT_STEP:
         hub.serve([script])
     checkpoint = runner.checkpoint("a")
-    decoding = runner._decoding("last", {**request.arguments}, checkpoint, seeded(5))
-    hub.add(decoding)
+    decoding = runner._open("last", request.arguments, seeded(5), checkpoint, decode_only=True)
     hub.run(["last"])
     (done,) = runner.tick(["a"])
     assert isinstance(done, Completed)

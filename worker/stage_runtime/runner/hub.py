@@ -75,7 +75,7 @@ class Hub:
     def tick(self, request_ids: Iterable[str]) -> None:
         """Advance each request by one denoise step: newcomers prepare before it, finishers decode after it."""
         movers = [self.scripts[request_id] for request_id in request_ids]
-        before = {script.request_id: script.steps for script in movers}
+        before = {script.request_id: max(script.steps, script.replays) for script in movers}
         for script in movers:
             if not script.started:
                 with self._as(script):

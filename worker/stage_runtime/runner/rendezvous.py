@@ -82,6 +82,7 @@ class Script:
         "pending",
         "pipeline",
         "play",
+        "replays",
         "request_id",
         "result",
         "steps",
@@ -97,6 +98,8 @@ class Script:
         self.error: Exception | None = None
         self.aborted = self.done = False
         self.steps = 0
+        self.replays = 0
+        """Steps at the start that are replayed: they are no progress, and a tick runs through them."""
         self.watcher: Watcher | None = None
         self._greenlet = greenlet.greenlet(self._run)
 

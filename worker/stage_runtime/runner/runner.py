@@ -70,15 +70,18 @@ class Runner:
         self._told: dict[str, int] = {}
         """Steps already reported, by request."""
         self._one_step_calls = 0
+        self._resumable = True
+        """Scripts are recorded: true while that is being proven, then as the proof found."""
         arguments = self._probe_arguments(ask)(["a red circle"], 1, PROBE_STEPS)
         modality, why = self._prove_replay(loaded, arguments, found.reason)
+        self._resumable = why == ""
         self.capability = Capability(
             pipeline=type(pipeline).__name__,
             modality=modality,
             components=tuple(found.components),
             denoisers=found.denoisers,
             early_stop=can_interrupt(pipeline),
-            resumable=why == "",
+            resumable=self._resumable,
             reason=why,
         )
         self._batcher.counts = CallCounts()
@@ -88,20 +91,14 @@ class Runner:
         """Calls of real modules since the start."""
         return self._batcher.counts
 
-    def add(self, request: Request) -> None:
-        """Take a request in; it starts with the first tick that names it."""
-        self._requests[request.request_id] = request
-        self._told[request.request_id] = 0
-        generator = self._generator(request)
-        script = open_script(
-            self._pipeline,
-            request.request_id,
-            {**request.arguments, **self._output.arguments, "generator": generator},
-        )
-        if self.capability.resumable:
-            self._recordings[request.request_id] = recording = Recording(self._hub.denoisers, [generator])
-            script.watcher = recording
-        self._hub.add(script)
+    def add(self, request: Request, start: Checkpoint | None = None) -> None:
+        """Take a request in; it starts with the first tick that names it, and goes on where `start` was taken."""
+        request_id = request.request_id
+        self._requests[request_id] = request
+        self._told[request_id] = start.steps if start is not None else 0
+        script = self._open(request_id, request.arguments, self._generator(request), start)
+        if isinstance(script.watcher, Recording):
+            self._recordings[request_id] = script.watcher
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop all that is held for these, wherever they are. Unknown ids are no error."""
@@ -142,12 +139,6 @@ class Runner:
             raise InvalidRequest(f"{self.capability.pipeline} can't be resumed: {self.capability.reason}")
         return self._recordings[request_id].checkpoint(self._hub.scripts[request_id])
 
-    def resume(self, request: Request, start: Checkpoint) -> None:
-        """Take a request in that goes on where `start` was taken."""
-        self.add(request)
-        script = self._hub.scripts[request.request_id]
-        self._replay(script, request.arguments, self._generator(request), start)
-
     def outstanding(self) -> dict[str, int]:
         """What is held, by kind; all 0 at rest."""
         return {
@@ -183,15 +174,13 @@ class Runner:
             moved = script.steps > self._told[request_id]
             if moved and not script.done and script.steps in self._requests[request_id].preview_steps:
                 due.append(request_id)
-        if not due or not self.capability.resumable:
+        if not due or not self._resumable:
             return {}
         names = {request_id: f"{request_id}/preview" for request_id in due}
         for request_id, name in names.items():
             request = self._requests[request_id]
-            script = self._decoding(
-                name, request.arguments, self.checkpoint(request_id), self._generator(request)
-            )
-            self._hub.add(script)
+            start = self.checkpoint(request_id)
+            self._open(name, request.arguments, self._generator(request), start, decode_only=True)
         self._hub.run(names.values())
         drawn = {}
         for request_id, name in names.items():
@@ -201,29 +190,26 @@ class Runner:
             self._hub.forget(name)
         return drawn
 
-    def _decoding(
-        self, name: str, arguments: dict[str, Any], start: Checkpoint, generator: torch.Generator
+    def _open(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        generator: torch.Generator,
+        start: Checkpoint | None = None,
+        *,
+        decode_only: bool = False,
     ) -> Script:
-        """A script that only decodes a checkpoint's latents."""
-        if not can_interrupt(self._pipeline):
+        """A script on the hub. `decode_only` decodes the latents of `start` and does nothing else."""
+        if decode_only and start is not None and not can_interrupt(self._pipeline):
             arguments, start = {**arguments, STEPS: 1}, start.shortened(self._one_step_calls)
         script = open_script(
             self._pipeline, name, {**arguments, **self._output.arguments, "generator": generator}
         )
-        script.watcher = Recording(self._hub.denoisers, [generator], start, decode_only=True)
+        if self._resumable:
+            script.watcher = Recording(self._hub.denoisers, [generator], start, decode_only=decode_only)
+            script.replays = start.steps if start is not None else 0
+        self._hub.add(script)
         return script
-
-    def _replay(
-        self, script: Script, arguments: dict[str, Any], generator: torch.Generator, start: Checkpoint
-    ) -> None:
-        """Make a script that has not started go on from `start`."""
-        request_id = script.request_id
-        self._hub.forget(request_id)
-        again = open_script(
-            self._pipeline, request_id, {**arguments, **self._output.arguments, "generator": generator}
-        )
-        again.watcher = self._recordings[request_id] = Recording(self._hub.denoisers, [generator], start)
-        self._hub.add(again)
 
     def _generator(self, request: Request) -> torch.Generator:
         generator = torch.Generator(self._device)
@@ -262,10 +248,11 @@ class Runner:
                 self._hub.forget("replay")
 
     def _replay_fault(self, arguments: dict[str, Any], want: Any) -> str:
-        script = open_script(self._pipeline, "replay", _reseeded(arguments))
-        generator = script.play.keywords["generator"]  # type: ignore[attr-defined]
-        script.watcher = recording = Recording(self._hub.denoisers, [generator])
-        self._hub.add(script)
+        """Run, take checkpoints in the middle and at the end, and play both again; what differs, or ""."""
+        again = _reseeded(arguments)
+        script = self._open("replay", again, again["generator"])
+        recording = script.watcher
+        assert isinstance(recording, Recording)
         self._hub.tick(["replay"])
         self._one_step_calls = recording.first_step_calls
         middle = recording.checkpoint(script)
@@ -284,22 +271,14 @@ class Runner:
         self, arguments: dict[str, Any], start: Checkpoint, want: Any, *, decode_only: bool
     ) -> str:
         again = _reseeded(arguments)
-        if decode_only:
-            script = self._decoding("replay", again, start, again["generator"])
-        else:
-            script = open_script(self._pipeline, "replay", again)
-            script.watcher = Recording(self._hub.denoisers, [again["generator"]], start)
-        self._hub.add(script)
+        script = self._open("replay", again, again["generator"], start, decode_only=decode_only)
         self._hub.run(["replay"])
         result, error = script.result, script.error
         self._hub.forget("replay")
         if error is not None:
             return f"failed: {type(error).__name__}: {error}"[:300]
-        return (
-            ""
-            if self._output.convert(result, None) == self._output.convert(want, None)
-            else "gives another picture"
-        )
+        same = self._output.convert(result, None) == self._output.convert(want, None)
+        return "" if same else "gives another picture"
 
 
 def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:
