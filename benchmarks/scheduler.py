@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from statistics import median
 
@@ -85,14 +85,14 @@ class Rig:
         return seconds
 
 
-def medians(kind: type[BaseScheduler]) -> dict[str, tuple[float, float]]:
+def medians(kind: type[BaseScheduler], rounds: int = ROUNDS) -> dict[str, tuple[float, float]]:
     """Median seconds of each operation with few and with many waiting.
 
     Measured in turn, so that both see the same machine.
     """
     rigs = Rig(kind, FEW), Rig(kind, MANY)
     seconds: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for place, rig in enumerate(rigs):
             seconds["add"][place].append(rig.add())
             seconds["abort"][place].append(rig.abort())
@@ -121,6 +121,15 @@ def shapes(*sides: int) -> Iterator[int]:
         yield chance.choice(sides)
 
 
+MIXES: dict[str, Callable[[], Iterator[int]]] = {
+    "one shape": lambda: shapes(512),
+    "two in turn": lambda: cycle((512, 768)),
+    "two at random": lambda: shapes(512, 768),
+    "four at random": lambda: shapes(512, 640, 768, 1024),
+}
+"""Sides of pictures, in the order in which they are asked for."""
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -133,13 +142,8 @@ def main() -> int:
         worst = max(worst, many / few)
         print(f"{name:17} {few * 1e6:6.2f} {many * 1e6:6.2f}  x{many / few:.2f}")
     print(f"mean requests in a wave, of {SLOTS}; first come, first served, nobody overtakes another shape")
-    for name, sides in (
-        ("one shape", shapes(512)),
-        ("two in turn", cycle((512, 768))),
-        ("two at random", shapes(512, 768)),
-        ("four at random", shapes(512, 640, 768, 1024)),
-    ):
-        print(f"{name:17} {occupancy(StepScheduler, sides):.2f}")
+    for name, mix in MIXES.items():
+        print(f"{name:17} {occupancy(StepScheduler, mix()):.2f}")
     return 1 if check and worst > MOST_RATIO else 0
 
 

@@ -1,0 +1,92 @@
+"""Measure the stage beside plain diffusers, in one run, and print one table. `make bench` runs it.
+
+Pictures are compared first: a wrong one ends the run with 1. Slow ones don't.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import machine
+import report
+from options import Options
+
+ITEMS = {
+    "alone": ("alone", "one request at a time"),
+    "burst": ("burst", "eight at once beside one batch of eight"),
+    "arrivals": ("arrivals", "staggered arrivals beside first come, first served"),
+    "hub": ("hub", "what the hub adds to a call"),
+    "scheduler": ("waiting", "a long line, and waves of mixed shapes"),
+    "close": ("closing", "how fast an engine closes"),
+    "start": ("start", "import, load and probe"),
+    "served": ("served", "a served stage: ready, idle, stopped"),
+}
+"""What can be asked for: its module, with `measure(options, sides) -> rows`, and what it is about."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what was asked for."""
+    asked = _parse(arguments)
+    from pictures import WrongPicture
+    from sides import Sides, settings
+
+    about = {"machine": machine.describe(), "settings": settings(), "quick": asked.quick}
+    for name, facts in list(about.items())[:2]:
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in dict(facts).items()))
+    sides, rows = Sides(), []
+    try:
+        for name in asked.only:
+            module, what = ITEMS[name]
+            print(f"… {name}: {what}", file=sys.stderr, flush=True)
+            watch = machine.LoadWatch()
+            measured = importlib.import_module(module).measure(Options(quick=asked.quick), sides)
+            for row in measured:
+                row.load = watch.so_far()
+            rows += measured
+    except WrongPicture as wrong:
+        print(f"wrong picture: {wrong}", file=sys.stderr)
+        return 1
+    finally:
+        sides.close()
+    print(f"\n{report.table(rows, verdicts=not asked.quick)}\n\n{_about_load(rows)}")
+    if asked.quick:
+        print("a quick run shows that everything works; its times say nothing")
+    if asked.json is not None:
+        report.write_json(asked.json, rows, **about)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds, no verdict on times")
+    parser.add_argument("--only", metavar="NAMES", type=_names, default=list(ITEMS), help=", ".join(ITEMS))
+    parser.add_argument("--json", metavar="PATH", type=Path, help="write everything there, too")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in ITEMS]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(ITEMS)}")
+    return names
+
+
+def _about_load(rows: Sequence[report.Row]) -> str:
+    """Who else computed meanwhile."""
+    loads = [row.load for row in rows if row.load is not None]
+    if not loads:
+        return ""
+    most = max(load.others_cores for load in loads)
+    first = " ".join(f"{one:.2f}" for one in loads[0].average)
+    text = f"load average at the beginning {first}; other processes kept up to {most:.2f} cores busy"
+    if any(load.busy for load in loads):
+        text += "\nTHE MACHINE WAS BUSY: trust what is by CPU time, and exact counts; nothing else"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
