@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from stage_api.outcome import ExitCode, TerminationReport
-from stage_runtime.server.serve import listen, url_of
+from stage_runtime.server.serve import CannotListen, listen, url_of
 from support.http_program import DEADLY, HANGING
 from support.http_stage import IMAGES_URL, wait_until
 from support.scripted import PATIENCE_S
@@ -242,5 +242,5 @@ def test_an_ipv6_address_alone_can_be_served() -> None:
 
 
 def test_a_port_in_use_is_an_error() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(OSError, match="in use"):
+    with listen("127.0.0.1", 0) as taken, pytest.raises(CannotListen, match="in use"):
         listen("127.0.0.1", taken.getsockname()[1])
