@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from shapes_model.checker import check_picture
 from support.hub_stage import load_plain
-from support.stage_process import CHECKPOINT, omnistage
+from support.stage_process import CHECKPOINT, PROMPT_S, StageProcess, omnistage
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -78,3 +79,13 @@ def test_what_cannot_be_drawn_is_said_in_a_line(
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_it_at_once_also_while_it_loads(tmp_path: Path) -> None:
+    with StageProcess(
+        "generate", "shapes", "a red circle", "-o", tmp_path / "out", folder=tmp_path
+    ) as generate:
+        generate.wait_text("loading shapes")
+        generate.press_ctrl_c()
+        assert generate.wait(PROMPT_S) == -signal.SIGINT
+        assert "Traceback" not in generate.text

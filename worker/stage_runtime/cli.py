@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,6 +146,8 @@ def _generate(arguments: argparse.Namespace) -> int:
     from stage_runtime.core.errors import InvalidRequest, StageError
     from stage_runtime.exit import exit_code_of
 
+    # Nobody waits for anything but the pictures: Ctrl-C is the end, also in the middle of loading.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     log.configure(arguments.model, level="WARNING")
     # Without a traceback an engine's death is told in full by its error, below.
     logging.getLogger("stage_runtime.engine.engine").addFilter(lambda record: record.exc_info is not None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,7 +26,7 @@ from stage_api.spec import Embedded
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_engine, resolve_model
 from stage_runtime.core.capability import Capability
-from stage_runtime.core.errors import InvalidRequest, ModelError
+from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelError
 from stage_runtime.core.outcome import Completed, Modality, Output, Progressed, as_error
 from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.engine import Engine
@@ -91,7 +92,8 @@ class Omni:
             try:
                 self._engine.wait_ready()
             except BaseException:
-                self.close()
+                with suppress(EngineDeadError):  # the first error counts, not that a load can't be broken off
+                    self.close()
                 raise
 
     @property
