@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.stage_process import PATIENCE_S, StageProcess, until
+from support.stage_process import PATIENCE_S, StageProcess, is_alive, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -120,8 +121,8 @@ def test_a_client_that_leaves_takes_its_work_with_it_within_a_step(stage: StageP
     until(lambda: stage.metric("requests_total", outcome="aborted") == aborted + 1, "the abort", 5.0)
     until(lambda: idle(stage), "rest", 5.0)
     leaving.join(PATIENCE_S)
-    # One step may have been under way, and one tick cleans up; a third may have begun before the socket was closed.
-    assert stage.metric("ticks_total") - ticks <= 3
+    # Of a thousand: the one under way, the one that cleans up, and those until a busy machine sees the socket close.
+    assert stage.metric("ticks_total") - ticks <= 5
 
 
 def test_the_parent_of_a_run_has_not_loaded_torch_and_the_pod_has(stage: StageProcess) -> None:
@@ -144,3 +145,21 @@ def test_one_rank_never_initialises_anything_distributed(stage: StageProcess) ->
 def test_the_config_lies_where_only_its_owner_can_look(stage: StageProcess) -> None:
     (folder,) = stage.temporary.glob("omnistage-*")
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+# Last, since it is the end of the stage.
+def test_a_device_that_fails_ends_every_request_with_its_type_and_the_run_with_its_code(
+    stage: StageProcess,
+) -> None:
+    family = stage.family()
+    with ThreadPoolExecutor(1) as threads:
+        body = {"prompt": PROMPT, "num_inference_steps": 1000}
+        url = f"{stage.wait_ready()}/v1/images/generations"
+        answer = threads.submit(httpx.post, url, json=body, timeout=PATIENCE_S)
+        until(lambda: stage.metric("requests_running") == 1, "it runs")
+        stage.child().send_signal(signal.SIGUSR2)
+        failed = answer.result(PATIENCE_S)
+    assert (failed.status_code, failed.json()["error"]["code"]) == (503, "device_lost")
+    assert stage.wait() == 72
+    stage.wait_text("shapes ended with 72: poisoned by a test")
+    until(lambda: not any(map(is_alive, family)), "everything has ended", 5.0)

@@ -1,6 +1,6 @@
-"""Makes a child process of a test tell about itself: on SIGUSR1 it writes what it has loaded to a file.
+"""Gives a test a hand in its child process: on SIGUSR1 it tells what it has loaded, on SIGUSR2 its device fails.
 
-Python imports this module at its start when its folder is on the path. The handler runs in the main thread.
+Python imports this module at its start when its folder is on the path. The handlers run in the main thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
 def _tell(*_: object) -> None:
@@ -24,5 +25,16 @@ def _tell(*_: object) -> None:
     unfinished.rename(target)
 
 
+def _poison(*_: object) -> None:
+    from stage_runtime.core.errors import DeviceLost
+    from stage_runtime.worker.worker import Worker
+
+    def tick(_: Worker) -> NoReturn:
+        raise DeviceLost("poisoned by a test")
+
+    Worker.tick = tick  # type: ignore[method-assign]
+
+
 if "OMNISTAGE_TEST_FACTS" in os.environ:
     signal.signal(signal.SIGUSR1, _tell)
+    signal.signal(signal.SIGUSR2, _poison)
