@@ -19,6 +19,7 @@ from stage_runtime.runner.batchspec import (
     Unmergeable,
     derive_axes,
 )
+from stage_runtime.runner.output import PIXELS
 from stage_runtime.runner.tensor_tree import Unavailable, split_rows
 from support import tiny_models
 from support.hub_stage import HubStage, array, ask, load_plain, plain, relative
@@ -290,3 +291,22 @@ def test_a_model_that_makes_one_at_a_time_still_serves_many_at_once() -> None:
     got = stage.outputs()
     for request in requests:
         assert np.array_equal(got[request.request_id], plain(pipeline, request))
+
+
+def test_the_phases_of_a_request_hold_the_time_of_its_components_and_add_up(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    """Case B99."""
+    base = base_of("stable-diffusion-3")
+    stage = HubStage.of(load_plain(tiny_model("stable-diffusion-3")), base, output=PIXELS)
+    stage.arrive(ask(base, "a", "a cat", steps=4, seed=1))
+    done = stage.run()["a"]
+    assert isinstance(done, Completed)
+    assert done.phases is not None
+    seconds = stage.counts.seconds
+    encoders = sum(took for name, took in seconds.items() if name.startswith("text_encoder"))
+    assert done.phases.prepare >= encoders > 0
+    assert done.phases.denoise >= seconds["transformer.forward"] > 0
+    assert done.phases.decode >= seconds["vae.decode"] > 0
+    components = encoders + seconds["transformer.forward"] + seconds["vae.decode"]
+    assert done.phases.prepare + done.phases.denoise + done.phases.decode >= components

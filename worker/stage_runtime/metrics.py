@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stage_runtime.core.outcome import Aborted, Completed, Failed, Terminal
+from stage_runtime.core.outcome import Aborted, Completed, Failed, PhaseSeconds, Terminal
 
 ENDED: Final = tuple(kind.__name__.lower() for kind in (Completed, Aborted, Failed))
 REJECTED: Final = "rejected"
@@ -85,6 +85,14 @@ class Metrics:
         self._step = self._histogram("step_seconds", "Time of one tick of a wave, about one denoise step.")
         self._queue = self._histogram("queue_seconds", "Time from an output's admission to its first wave.")
         self._encode = self._histogram("encode_seconds", "Time from pixels to an image file, with its wait.")
+        phase = Histogram(
+            "omnistage_phase_seconds",
+            "Time on the device of a completed output, by what it was spent on.",
+            ("stage", "phase"),
+            registry=self._registry,
+            buckets=SECONDS_BUCKETS,
+        )
+        self._phase = {name: phase.labels(stage, name) for name in PhaseSeconds.__struct_fields__}
         request = Histogram(
             "omnistage_request_seconds",
             "Time from an output's admission to its end.",
@@ -120,6 +128,9 @@ class Metrics:
         name = type(outcome).__name__.lower()
         self._total[name].inc()
         self._request[name].observe(seconds)
+        if isinstance(outcome, Completed) and outcome.phases is not None:
+            for phase, histogram in self._phase.items():
+                histogram.observe(getattr(outcome.phases, phase))
 
     def on_rejected(self, count: int) -> None:
         """`count` outputs were refused at the door: the line was full, or the stage does not admit."""

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stage_runtime.core.errors import AdmissionFull
-from stage_runtime.core.outcome import Aborted, Completed
+from stage_runtime.core.outcome import Aborted, Completed, PhaseSeconds
 from stage_runtime.metrics import Metrics
 from support.builders import EngineBuilder, a_request, some_requests, tick_out
 from support.scripted import ManualClock, pixel
@@ -63,6 +63,14 @@ def test_quantiles_of_mixed_work_are_within_ten_percent() -> None:
     buckets = buckets_of(metrics, "omnistage_queue_seconds")
     for q in (0.5, 0.9, 0.99):
         assert quantile(q, buckets) == pytest.approx(durations[int(q * len(durations))], rel=0.10)
+
+
+def test_the_phases_of_a_completed_output_are_told_apart() -> None:
+    metrics = Metrics("test")
+    metrics.on_ended(Completed("a", pixel(0), 10, PhaseSeconds(prepare=0.3, denoise=1.0, decode=0.5)), 3.8)
+    seen = samples(metrics)
+    phases = {name: seen["omnistage_phase_seconds_sum", name] for name in ("prepare", "denoise", "decode")}
+    assert phases == {"prepare": 0.3, "denoise": 1.0, "decode": 0.5}
 
 
 def test_waves_queues_and_ends_are_measured_by_the_engines_clock() -> None:

@@ -55,12 +55,25 @@ class Progressed(Struct, frozen=True, tag="progressed"):
     """Place of the preview in the request's `preview_steps`, from 0."""
 
 
+class PhaseSeconds(Struct, frozen=True, kw_only=True):
+    """Where a request's time on the device went, waits for its neighbours included; together all of it."""
+
+    prepare: float
+    """Until its first denoiser call: encoding the prompt, drawing the noise."""
+    denoise: float
+    """Until its last scheduler step is done."""
+    decode: float
+    """Until its output is there."""
+
+
 class Completed(Struct, frozen=True, tag="completed"):
     """The output is there. `steps` is what was really run, lower than asked after an early stop."""
 
     request_id: str
     output: Output
     steps: int
+    phases: PhaseSeconds | None = None
+    """None where the executor doesn't measure them."""
 
 
 class Aborted(Struct, frozen=True, tag="aborted"):

@@ -9,6 +9,7 @@ holds `no_grad` around all that it runs, the end of a script too; nested ones ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -103,11 +104,16 @@ class Hub:
         phases = [self.phase(script) for script in scripts]
         first = min(phases)
         chosen = [script for script, phase in zip(scripts, phases, strict=True) if phase == first]
+        now_s = time.perf_counter()
         if first == STEP:
             for script in chosen:
+                script.denoised_s = now_s
                 with self._as(script):
                     script.resume()
         else:
+            if first == DENOISE:
+                for script in chosen:
+                    script.prepared_s = script.prepared_s or now_s
             self._answer([script.pending for script in chosen if isinstance(script.pending, Call)])
             if first == DENOISE and not self.counts_steps:
                 for script in chosen:

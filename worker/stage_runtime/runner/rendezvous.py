@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
@@ -77,11 +78,15 @@ class Script:
     __slots__ = (
         "_greenlet",
         "aborted",
+        "began_s",
+        "denoised_s",
         "done",
+        "ended_s",
         "error",
         "pending",
         "pipeline",
         "play",
+        "prepared_s",
         "replays",
         "request_id",
         "result",
@@ -98,6 +103,8 @@ class Script:
         self.error: Exception | None = None
         self.aborted = self.done = False
         self.steps = 0
+        self.began_s = self.prepared_s = self.denoised_s = self.ended_s = 0.0
+        """Where it was when, on the performance counter; the hub notes the middle two. 0: not there yet."""
         self.replays = 0
         """Steps at the start that are replayed: they are no progress, and a tick runs through them."""
         self.watcher: Watcher | None = None
@@ -111,7 +118,7 @@ class Script:
         except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
             self.error = error
         finally:
-            self.done, self.pending = True, None
+            self.done, self.pending, self.ended_s = True, None, time.perf_counter()
 
     @property
     def started(self) -> bool:
@@ -120,6 +127,7 @@ class Script:
 
     def start(self) -> None:
         """Run up to the first park, or to the end."""
+        self.began_s = time.perf_counter()
         self._greenlet.switch()
 
     def park(self, pending: Call | AtStep) -> Any:

@@ -15,7 +15,16 @@ import torch
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
-from stage_runtime.core.outcome import Completed, Failed, Modality, Outcome, Output, Progressed, failed
+from stage_runtime.core.outcome import (
+    Completed,
+    Failed,
+    Modality,
+    Outcome,
+    Output,
+    PhaseSeconds,
+    Progressed,
+    failed,
+)
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
@@ -158,7 +167,8 @@ class Runner:
         if script.error is not None:
             return _failure(request_id, script.error)
         if script.done:
-            return Completed(request_id, self._output.convert(script.result, self._sample_rate), script.steps)
+            output = self._output.convert(script.result, self._sample_rate)
+            return Completed(request_id, output, script.steps, _phases(script))
         if script.steps == self._told[request_id]:
             return None
         self._told[request_id] = script.steps
@@ -285,6 +295,17 @@ def _reseeded(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same arguments with a fresh generator: a generator is used up by a run."""
     old = arguments["generator"]
     return {**arguments, "generator": torch.Generator(old.device).manual_seed(old.initial_seed())}
+
+
+def _phases(script: Script) -> PhaseSeconds:
+    """What a finished script spent its time on. A pipeline without denoise steps only prepares."""
+    prepared_s = script.prepared_s or script.ended_s
+    denoised_s = max(script.denoised_s, prepared_s)
+    return PhaseSeconds(
+        prepare=prepared_s - script.began_s,
+        denoise=denoised_s - prepared_s,
+        decode=script.ended_s - denoised_s,
+    )
 
 
 def _failure(request_id: str, error: Exception) -> Failed:
