@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
+from support.stage_process import EXAMPLE, PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -86,6 +87,17 @@ def test_a_signal_while_the_model_loads_ends_it_promptly(number: signal.Signals,
         assert stage.wait(PROMPT_S) == 0
         gone(family)
         assert list(stage.temporary.glob("omnistage-*")) == []
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    arguments = ("run", EXAMPLE, "--port", 0)
+    with StageProcess(*arguments, folder=tmp_path, wrapper=("nohup",)) as stage:
+        stage.wait_text("will answer at")
+        stage.signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            stage.wait(0.5)
+        stage.signal(signal.SIGTERM)
+        assert stage.wait(PROMPT_S) == 0
 
 
 def test_a_signal_before_the_pod_has_begun_is_not_lost(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class _Run:
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             for number in _PASSED_ON:
-                signal.signal(number, self._pass_on)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    signal.signal(number, self._pass_on)
             self._child = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "stage_runtime", "serve", "--config", str(self._file)),
