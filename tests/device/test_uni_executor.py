@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from stage_runtime.core.control import Outstanding, StopEarly
-from stage_runtime.core.errors import DeviceLost, EngineDeadError, InternalError, InvalidRequest, ModelError
+from stage_runtime.core.errors import (
+    DeviceLost,
+    EngineDeadError,
+    InternalError,
+    InvalidRequest,
+    ModelError,
+    OutOfDeviceMemory,
+)
 from stage_runtime.core.outcome import Completed, Failed
 from stage_runtime.core.wave import KvPrefetch, NewRequest, Wave
 from stage_runtime.executor.uni import UniExecutor
@@ -114,6 +121,26 @@ def test_out_of_memory_is_never_taken_for_a_lost_device() -> None:
         raise AssertionError("asked the device")
 
     FaultProbe(lost)(torch.OutOfMemoryError("too much"))
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_memory_that_runs_out_while_a_model_is_tried_is_no_fault_of_the_model(places: int) -> None:
+    """On the CPU, where torch raises a plain RuntimeError: real allocations of 2^60 bytes."""
+    pipeline = toy()
+    calls: list[int] = []
+
+    def hungry(*_: object) -> None:
+        calls.append(1)
+        if len(calls) >= places:
+            torch.empty(2**60, dtype=torch.uint8)
+
+    pipeline.transformer.register_forward_pre_hook(hungry)
+    with pytest.raises(OutOfDeviceMemory, match="does not fit"):
+        Worker(
+            lambda _device: pipeline,
+            lambda prompt, steps: {**BASE, "prompt": prompt, "num_inference_steps": steps},
+            torch.device("cpu"),
+        )
 
 
 def test_stopping_a_request_that_does_not_run_is_the_callers_error() -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
+from stage_runtime.core.memory import out_of_memory
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY")
@@ -63,7 +64,9 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
         _check_dtype(name, module, dtype)
     try:
         return pipeline.to(device)
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
         raise OutOfDeviceMemory(
             f"the weights of {model.path} don't fit on {device}: {_words(error)}"
         ) from error
@@ -180,7 +183,7 @@ def _check_sizes(record: PipelineRecord, pipeline: Any) -> None:
 
 def _fault(where: str, error: Exception) -> ModelError | OutOfDeviceMemory:
     """Whose fault it is: a machine without enough memory may not condemn the model for good."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    if out_of_memory(error):
         return OutOfDeviceMemory(f"{where}: {_words(error)}")
     return ModelError(f"{where}: {_words(error)}")
 

@@ -18,6 +18,7 @@ import torch
 
 from stage_runtime.core.capability import ComponentCapability
 from stage_runtime.core.errors import ModelError
+from stage_runtime.core.memory import out_of_memory
 from stage_runtime.runner.batcher import Method
 from stage_runtime.runner.batchspec import (
     LIST,
@@ -121,7 +122,10 @@ def probe(loaded: Loaded, ask: Ask) -> Findings:
 
 
 def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
-    """A whole run with every component call taped. Raises ModelError with the pipeline's own words."""
+    """A whole run with every component call taped.
+
+    Raises: ModelError with the pipeline's own words; what says that memory ran out, as it is.
+    """
     tape = Tape()
     script = open_script(loaded.pipeline, "probe", arguments)
     script.start()
@@ -138,6 +142,8 @@ def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
     tape.disturbed = tape.disturbed or loaded.overlay.disturbed
     loaded.overlay.restore()
     loaded.contexts.forget("probe")
+    if error is not None and out_of_memory(error):
+        raise error
     if error is not None:
         raise ModelError(f"{loaded.name} can't be run: {type(error).__name__}: {error}") from error
     return tape

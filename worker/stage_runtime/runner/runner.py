@@ -15,6 +15,7 @@ import torch
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
+from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Failed,
@@ -313,6 +314,6 @@ def _failure(request_id: str, error: Exception) -> Failed:
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "check_inputs" in frames and isinstance(error, ValueError | TypeError):
         return failed(request_id, InvalidRequest(str(error)))
-    if isinstance(error, torch.OutOfMemoryError):
+    if out_of_memory(error):
         return failed(request_id, OutOfMemory("the device has too little free memory for this request"))
     return failed(request_id, error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from stage_runtime.core.errors import DeviceLost
+from stage_runtime.core.memory import out_of_memory
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class FaultProbe:
 
     def __call__(self, error: Exception) -> None:
         """Returns when the device is well. Raises DeviceLost when it is not."""
-        if isinstance(error, torch.OutOfMemoryError):
+        if out_of_memory(error):
             return
         try:
             self.synchronize()

@@ -15,6 +15,7 @@ import torch
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, StopEarly
 from stage_runtime.core.errors import InternalError, ModelError, OutOfDeviceMemory
+from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.runner.runner import Runner, RunnerOptions
@@ -52,8 +53,10 @@ class Worker:
                 sample_rate=_sample_rate(pipeline),
                 options=options,
             )
-        except torch.OutOfMemoryError as error:
-            raise OutOfDeviceMemory(f"the model does not fit on {device}: {error}") from error
+        except Exception as error:
+            if out_of_memory(error):
+                raise OutOfDeviceMemory(f"the model does not fit on {device}: {error}") from error
+            raise
         self._scheduled: tuple[str, ...] = ()
         _tell(self.capability)
 
