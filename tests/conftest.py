@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,6 +50,16 @@ def _loopback_only() -> Iterator[None]:
         patch.setattr(socket.socket, "sendto", _guarded(socket.socket.sendto))
         patch.setattr(socket, "getaddrinfo", _guarded_lookup(socket.getaddrinfo))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _grad_mode_stays() -> Iterator[None]:
+    """Fail a test that leaves gradients switched off for those after it: pipelines do it when interleaved carelessly."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("the test left gradients switched off in the main thread")
 
 
 def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
