@@ -54,7 +54,7 @@ def _loopback_only() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _grad_mode_stays() -> Iterator[None]:
-    """Fail a test that leaves gradients switched off for those after it: pipelines do it when interleaved carelessly."""
+    """Fail a test that leaves gradients switched off for those after it, as carelessly interleaved pipelines do."""
     yield
     torch = sys.modules.get("torch")
     if torch is not None and not torch.is_grad_enabled():
