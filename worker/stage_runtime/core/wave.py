@@ -1,6 +1,6 @@
 """The boundary between policy and execution: what the scheduler decided to run next.
 
-Source: the seed's DiffusionSchedulerOutput (§2.5). Executor and runner only carry it out.
+Source: vLLM-Omni's DiffusionSchedulerOutput. Executor and runner only carry it out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seed's step protocol as views of the park points: an unmodified pipeline, advanced phase by phase.
+"""The step protocol of serving engines as views of the park points: an unmodified pipeline, advanced phase by phase.
 
 `prepare_encode` runs to the first denoiser call, `denoise_step` to the scheduler's step, `step_scheduler` through it,
 `post_decode` to the result. The hub's tick makes the same moves for many requests at once; this is for whoever wants

@@ -19,7 +19,7 @@ from stage_runtime.sched.lifecycle import Record, Status
 class Coalescing(Struct, frozen=True):
     """How long an idle scheduler may hold back a wave that isn't full. Seconds; the default holds nothing back.
 
-    Source: the seed's windows (§3.2), but the wait counts from the arrival of the first waiter, so that one who
+    Source: vLLM-Omni's windows, but the wait counts from the arrival of the first waiter, so that one who
     has queued behind a long wave doesn't pay it again.
     """
 

@@ -2,7 +2,7 @@
 
 Knows no tensors, processes or pipelines, and has no clock: `now_s` comes in, in seconds of one monotonic clock.
 Not thread-safe; its owner serialises the calls. No operation grows with the number of waiting requests, apart from
-`fail_all`. The seed's KV fields of a wave are never set: no executor uses them, and executors refuse them.
+`fail_all`. A wave's KV fields are never set: no executor uses them, and executors refuse them.
 
 Upholds: DIFF-RUNTIME-INV-001, DIFF-RUNTIME-INV-003, DIFF-RUNTIME-INV-005, BATCH-INV-001, BATCH-INV-003, BATCH-INV-004.
 """

@@ -1,6 +1,6 @@
 """The states of a request, the moves between them, and the record that the scheduler keeps of each live request.
 
-Source: the seed's state machine (§4), plus the moves of preemption and of a group's death (WAITING → FINISHED_ERROR).
+Source: vLLM-Omni's request states, plus the moves of preemption and of a group's death (WAITING → FINISHED_ERROR).
 Upholds: DIFF-RUNTIME-INV-001, one lifecycle per request, moved by one function.
 """
 

@@ -1,7 +1,7 @@
 """Is an exception one request's fault, or is the accelerator itself lost?
 
 An accelerator's error can be sticky: the context is poisoned, and each later call on it fails too. Waiting for the
-device once more tells: a poisoned context fails that as well (the seed, §5.1).
+device once more tells: a poisoned context fails that as well.
 """
 
 from __future__ import annotations
