@@ -79,6 +79,7 @@ class Engine:
         self._thread: Thread | None = None
         self._executor: Executor | None = None
         self._executor_closing = Lock()
+        self._executor_closed = False
 
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of waves and requests from now on; before it, nobody is told."""
@@ -301,8 +302,8 @@ class Engine:
     def _end(self, refusal: Refusal, phase: Phase) -> None:
         """Into a final phase: the loop ends after its tick, nobody is admitted, and nobody is left waiting."""
         self._loop.stop(refusal)
+        self._move(phase)  # first, so that whoever hears of its end finds the engine ended
         self._desk.end_all(refusal(), refusal)
-        self._move(phase)
 
     def _advance(self, before: Phase, after: Phase) -> bool:
         """Move on, unless the engine was closed meanwhile."""
@@ -318,8 +319,9 @@ class Engine:
     def _close_executor(self) -> None:
         """Close it once. A failure here is logged: there is nobody left who could act on it."""
         with self._executor_closing:
-            if self._executor is None:
+            if self._executor is None or self._executor_closed:
                 return
+            self._executor_closed = True
             try:
                 self._executor.close()
             except Exception:
