@@ -182,7 +182,8 @@ def test_a_hanging_tick_answers_who_waits_and_leaves_with_its_code(started: Any)
     with started(startup_timeout_s=0.5) as program:
         wait_until(program.ready)
         asked = program.post({"prompt": "a", "seed": HANGING})
-        assert asked.result(PATIENCE_S).status_code == 503
+        answer = asked.result(PATIENCE_S)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_hung")
         status, report = program.ended()
         assert (status, report and report.reason) == (ExitCode.HANG, "EngineHung")
 

@@ -157,6 +157,40 @@ def test_a_health_check_finds_a_group_that_died_while_idle() -> None:
         assert engine.phase is Phase.DEAD
 
 
+def test_a_health_check_that_finds_a_tick_hanging_ends_every_stream_with_that_error() -> None:
+    clock = ManualClock()
+    with EngineBuilder().clock(clock).started() as (engine, executor):
+        gate = executor.block()
+        streams = engine.add(some_requests("ab"))
+        gate.wait_arrival()
+        engine.check_health()
+        clock.advance(21.0)
+        with pytest.raises(
+            EngineHung, match=r"tick 1 has made no progress for 21\.0 s; expected within 20\.0 s"
+        ):
+            engine.check_health()
+        for stream in streams:
+            with pytest.raises(EngineHung):
+                stream.result(0)
+        assert isinstance(engine.death, EngineHung)
+        gate.open()
+
+
+def test_a_tick_that_outlasts_the_close_of_its_engine_is_no_death() -> None:
+    clock = ManualClock()
+    with EngineBuilder().clock(clock).started() as (engine, executor):
+        gate = executor.block()
+        streams = engine.add([a_request("a")])
+        gate.wait_arrival()
+        with pytest.raises(EngineHung, match="stuck"):
+            engine.close(0.01)
+        clock.advance(100.0)
+        engine.check_health()
+        assert engine.death is None
+        assert streams[0].ended
+        gate.open()
+
+
 def test_a_healthy_engine_that_was_closed_is_not_dead() -> None:
     engine, _ = EngineBuilder().loaded()
     engine.close()

@@ -190,15 +190,17 @@ class Engine:
         return answer
 
     def check_health(self) -> None:
-        """Raises: EngineDeadError when the executor's group is unusable; the engine is dead from then on."""
-        if self._death is not None:
-            raise _as_group_death(self._death)
-        if self._executor is not None and self._phase is not Phase.CLOSED:
+        """Raises: EngineDeadError when the executor's group is unusable, or a tick hangs; the engine is dead from then
+        on, and everybody who waits has been told."""
+        if self._death is None and self._phase is not Phase.CLOSED:
             try:
-                self._executor.health()
+                if self._executor is not None:
+                    self._executor.health()
+                self._check_progress()
             except EngineDeadError as error:
                 self._die(error)
-                raise
+        if self._death is not None:
+            raise _as_group_death(self._death)
 
     def when_dead(self, callback: OnDeath) -> None:
         """Call `callback` once with the reason when the engine dies, or now if it is dead. It must not raise."""
@@ -292,8 +294,8 @@ class Engine:
             death = self._death
             callbacks, self._on_death = self._on_death, []
             self._end(lambda: _as_group_death(death), Phase.DEAD)
-        # The error of a model that can't be loaded says all; where that was noticed says nothing more.
-        trace = None if isinstance(death, ModelError | OutOfDeviceMemory) else death
+        # The error of a model that can't be loaded, or of a hang, says all; where it was noticed says nothing more.
+        trace = None if isinstance(death, ModelError | OutOfDeviceMemory | EngineHung) else death
         log.critical("engine died", extra={"engine": self._name, "error": str(death)}, exc_info=trace)
         traceback.clear_frames(error.__traceback__)  # they hold what the model was working on
         for callback in callbacks:
@@ -315,6 +317,15 @@ class Engine:
     def _move(self, phase: Phase) -> None:
         self._phase = phase
         self._life.notify_all()
+
+    def _check_progress(self) -> None:
+        """Raises: EngineHung."""
+        progress = self.progress()
+        if progress.overdue:
+            raise EngineHung(
+                f"tick {progress.tick} has made no progress for {progress.elapsed_s:.1f} s; "
+                f"expected within {progress.limit_s:.1f} s"
+            )
 
     def _close_executor(self) -> None:
         """Close it once. A failure here is logged: there is nobody left who could act on it."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from stage_runtime.core.errors import EngineDeadError, EngineHung, StageError
+from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.engine.phase import Phase
 from stage_runtime.server.drain import Door, Drain
 from stage_runtime.stage.client import StageClient
@@ -191,12 +191,6 @@ async def _death(stage: StageClient) -> BaseException:
             stage.check_health()
         except EngineDeadError as error:
             return stage.death or error
-        progress = stage.progress()
-        if progress.overdue:
-            return EngineHung(
-                f"tick {progress.tick} has made no progress for {progress.elapsed_s:.1f} s; "
-                f"expected within {progress.limit_s:.1f} s"
-            )
         await asyncio.sleep(WATCH_S)
 
 
