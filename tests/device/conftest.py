@@ -10,7 +10,8 @@ import pytest
 
 from stage_runtime.core.request import Request
 from support import tiny_models
-from support.hub_stage import ask, load_plain
+from support.hub_stage import ask
+from support.tiny_models import load_plain
 
 SHAPES = Path(__file__).parents[2] / "models" / "shapes" / "checkpoint"
 FAMILIES = (*tiny_models.NAMES, "shapes")

@@ -22,7 +22,8 @@ from stage_runtime.runner.batchspec import (
 from stage_runtime.runner.output import PIXELS
 from stage_runtime.runner.tensor_tree import Unavailable, split_rows
 from support import tiny_models
-from support.hub_stage import HubStage, array, ask, load_plain, plain, relative
+from support.hub_stage import HubStage, array, ask, plain, relative
+from support.tiny_models import load_plain
 from support.toy_pipeline import BASE, ToyDenoiser, toy
 
 LONG_PROMPT = "a very long description of a cat that sits on a mat " * 6

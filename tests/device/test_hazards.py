@@ -21,7 +21,8 @@ from stage_runtime.runner.hooks import CacheContexts
 from stage_runtime.runner.hub import Hub
 from stage_runtime.runner.rendezvous import components, open_script
 from support import tiny_models
-from support.hub_stage import HubStage, array, ask, load_plain, plain, relative
+from support.hub_stage import HubStage, array, ask, plain, relative
+from support.tiny_models import load_plain
 from support.toy_pipeline import (
     BASE,
     CatchingPipeline,

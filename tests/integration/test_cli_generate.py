@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.hub_stage import load_plain
 from support.stage_process import CHECKPOINT, PROMPT_S, StageProcess, omnistage
+from support.tiny_models import load_plain
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -21,8 +21,8 @@ from stage_api.errors import SpecError
 from stage_runtime import Omni
 from stage_runtime.core.errors import InvalidRequest, ModelError, NotAdmitting
 from stage_runtime.engine.phase import Phase
-from support.hub_stage import load_plain
 from support.stage_process import CHECKPOINT, EXAMPLE, PATIENCE_S
+from support.tiny_models import load_plain
 
 pytestmark = pytest.mark.timeout(300)
 

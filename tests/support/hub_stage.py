@@ -5,16 +5,12 @@ Outputs are latents as float32 bytes, so that "equal" means equal to the last bi
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from diffusers import DiffusionPipeline
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Modality, Outcome, Output, Progressed
@@ -38,23 +34,6 @@ def _floats(result: Any, _sample_rate: int | None) -> Output:
 
 
 LATENTS = OutputFormat({"output_type": "latent"}, _floats)
-
-
-def load_plain(folder: Path) -> Any:
-    """The pipeline as plain diffusers loads it, on the CPU in fp32, with weights in aligned memory."""
-    names = json.loads((folder / "model_index.json").read_text())
-    absent = {name: None for name, value in names.items() if value == [None, None]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pipeline = DiffusionPipeline.from_pretrained(
-            folder, torch_dtype=torch.float32, use_safetensors=True, **absent
-        )
-    for component in pipeline.components.values():
-        if isinstance(component, torch.nn.Module):
-            for tensor in (*component.parameters(), *component.buffers()):
-                tensor.data = tensor.data.clone()
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
 
 
 def plain(pipeline: Any, request: Request, output_type: str = "latent") -> np.ndarray:
