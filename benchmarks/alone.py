@@ -30,7 +30,7 @@ def measure(options: Options, sides: Sides) -> list[Row]:
     for mode in MODES:
         variants[mode] = partial(_ours, sides, mode)
         variants[f"{mode}, PIL"] = partial(_ours_as_image, sides, mode)
-    times = in_turn(variants, options.rounds(30))
+    times = in_turn(variants, options.rounds(20))
     rows = []
     for name in list(variants)[1:]:
         ratio = Ratio.of(times[name], times["diffusers"])

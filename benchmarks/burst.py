@@ -24,7 +24,7 @@ def measure(options: Options, sides: Sides) -> list[Row]:
     rows = []
     for kind, prompts in (("equal", EQUAL), ("mixed", MIXED)):
         differences = check(kind, prompts, sides)
-        times = in_turn(_variants(prompts, sides), options.rounds(8))
+        times = in_turn(_variants(prompts, sides), options.rounds(7))
         for mode in MODES:
             ratio = Ratio.of(times[mode], times["diffusers"])
             rows.append(

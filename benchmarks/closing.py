@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 
 from options import Options
@@ -17,13 +18,13 @@ PEER = "1.1–1.2 s"
 ENDLESS_STEPS = 200
 
 
-def measure(options: Options, _sides: Sides) -> list[Row]:
+def measure(options: Options, sides: Sides) -> list[Row]:
     """A row for each."""
     rows = []
     for what, count in (("at rest", 0), (f"with {SLOTS} running", SLOTS)):
         times = Times()
         for _ in range(options.rounds(3)):
-            _close(count, times)
+            _close(sides.folder, count, times)
         rows.append(
             Row(
                 what=f"close, {what}",
@@ -38,9 +39,9 @@ def measure(options: Options, _sides: Sides) -> list[Row]:
     return rows
 
 
-def _close(running: int, times: Times) -> None:
+def _close(folder: Path, running: int, times: Times) -> None:
     """Close an engine that is ready, with that many requests in mid-run."""
-    stage = Stage.ready(Mode.STEP)
+    stage = Stage.ready(folder, Mode.STEP)
     streams = stage.ask(EQUAL[:running], range(running), ENDLESS_STEPS)
     for stream in streams:
         next(iter(stream))  # it has moved

@@ -17,10 +17,9 @@ import numpy as np
 from options import Options
 from pictures import check_same
 from report import Row
-from sides import EQUAL, Diffusers, Sides, Stage, pixels, stage_config
+from sides import EQUAL, Diffusers, Sides, Stage, pixels
 from timing import Times, in_turn
 
-from stage_runtime.assemble import resolve_model
 from stage_runtime.core.outcome import Completed, Output
 from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.arguments import small_arguments
@@ -36,8 +35,8 @@ PROMPT, SEED = EQUAL[0], 0
 def measure(options: Options, sides: Sides) -> list[Row]:
     """A row for the hub, and one for the engine and scheduler around it."""
     plain = sides.diffusers
-    runner = Runner(plain.pipeline, partial(small_arguments, resolve_model(stage_config(Mode.STEP).model)))
     stage = sides.stages[Mode.STEP]
+    runner = Runner(plain.pipeline, partial(small_arguments, stage.model))
     with _stubbed(plain.pipeline.transformer), _stubbed(_denoiser_of(stage)):
         check(plain, runner, stage)
         draw: dict[str, Callable[[int], object]] = {

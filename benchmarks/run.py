@@ -9,11 +9,16 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import machine
 import report
 from options import Options
+
+if TYPE_CHECKING:
+    from sides import Sides
 
 ITEMS = {
     "alone": ("alone", "one request at a time"),
@@ -27,45 +32,64 @@ ITEMS = {
 }
 """What can be asked for: its module, with `measure(options, sides) -> rows`, and what it is about."""
 
+OF_A_MODEL = ("alone", "burst", "arrivals", "hub")
+"""What depends on the model most: measured when another model is asked for."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for."""
     asked = _parse(arguments)
+    import models
     from pictures import WrongPicture
     from sides import Sides, settings
 
-    about = {"machine": machine.describe(), "settings": settings(), "quick": asked.quick}
+    about = {"machine": machine.describe(), "settings": settings(asked.model), "quick": asked.quick}
     for name, facts in list(about.items())[:2]:
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in dict(facts).items()))
-    sides, rows = Sides(), []
+    rows: list[report.Row] = []
     try:
-        for name in asked.only:
-            module, what = ITEMS[name]
-            print(f"… {name}: {what}", file=sys.stderr, flush=True)
-            watch = machine.LoadWatch()
-            measured = importlib.import_module(module).measure(Options(quick=asked.quick), sides)
-            for row in measured:
-                row.load = watch.so_far()
-            rows += measured
+        with models.folder(asked.model) as folder, closing(Sides(folder)) as sides:
+            for name in asked.only:
+                rows += _measured(name, Options(quick=asked.quick), sides)
     except WrongPicture as wrong:
         print(f"wrong picture: {wrong}", file=sys.stderr)
         return 1
     finally:
-        sides.close()
-    print(f"\n{report.table(rows, verdicts=not asked.quick)}\n\n{_about_load(rows)}")
+        if rows:  # what was measured before something broke, too
+            print(f"\n{report.table(rows, verdicts=not asked.quick)}\n\n{_about_load(rows)}")
+        if asked.json is not None:
+            report.write_json(asked.json, rows, **about)
     if asked.quick:
         print("a quick run shows that everything works; its times say nothing")
-    if asked.json is not None:
-        report.write_json(asked.json, rows, **about)
     return 0
+
+
+def _measured(name: str, options: Options, sides: Sides) -> list[report.Row]:
+    """One item's rows, with the load while it was measured. Raises: WrongPicture."""
+    module, what = ITEMS[name]
+    print(f"… {name}: {what}", file=sys.stderr, flush=True)
+    watch = machine.LoadWatch()
+    rows: list[report.Row] = importlib.import_module(module).measure(options, sides)
+    load = watch.so_far()
+    for row in rows:
+        row.load = load
+    return rows
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, no verdict on times")
-    parser.add_argument("--only", metavar="NAMES", type=_names, default=list(ITEMS), help=", ".join(ITEMS))
+    parser.add_argument("--only", metavar="NAMES", type=_names, help=f"some of {', '.join(ITEMS)}")
+    parser.add_argument(
+        "--model",
+        choices=("shapes", "tiny"),
+        default="shapes",
+        help="tiny: random weights, so small that the work around the denoiser shows",
+    )
     parser.add_argument("--json", metavar="PATH", type=Path, help="write everything there, too")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    asked.only = asked.only or list(ITEMS if asked.model == "shapes" else OF_A_MODEL)
+    return asked
 
 
 def _names(text: str) -> list[str]:

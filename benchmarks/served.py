@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from models import SHAPES
 from options import Options
 from report import Row
-from sides import GUIDANCE, MODEL, SIDE, STEPS, Sides
+from sides import GUIDANCE, SIDE, STEPS, Sides
 
 MANIFEST = Path(__file__).resolve().parent.parent / "examples" / "shapes.yaml"
 AIM_CORES = 0.02
@@ -101,7 +102,7 @@ def _wait_ready(command: psutil.Popen) -> str:
 def _draw(url: str) -> None:
     """One picture, so that what is idle has worked."""
     asked = {
-        "model": MODEL,
+        "model": SHAPES,
         "prompt": "a red circle",
         "size": f"{SIDE}x{SIDE}",
         "seed": 0,

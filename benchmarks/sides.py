@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +24,7 @@ from stage_runtime.engine.mode import Mode
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes
-from stage_runtime.pipelines.source import embedded_dir
 
-MODEL: Final = "shapes"
 SIDE: Final = 64
 STEPS: Final = 20
 GUIDANCE: Final = 3.0
@@ -47,10 +46,10 @@ MIXED: Final = (
 """Prompts as people write them."""
 
 
-def settings() -> dict[str, object]:
+def settings(model: str) -> dict[str, object]:
     """What is drawn, for the record."""
     return {
-        "model": MODEL,
+        "model": model,
         "pixels": f"{SIDE}x{SIDE}",
         "steps": STEPS,
         "guidance": GUIDANCE,
@@ -62,13 +61,13 @@ def settings() -> dict[str, object]:
 class Diffusers:
     """The pipeline alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         import torch
         from diffusers import DiffusionPipeline
         from diffusers.utils import logging
 
         logging.disable_progress_bar()
-        self.pipeline: Any = DiffusionPipeline.from_pretrained(embedded_dir(MODEL), dtype=torch.float32)
+        self.pipeline: Any = DiffusionPipeline.from_pretrained(folder, dtype=torch.float32)
         self.pipeline.set_progress_bar_config(disable=True)
         assert_one_thread()
 
@@ -99,9 +98,9 @@ class Stage:
     _ids: Any = None
 
     @classmethod
-    def ready(cls, mode: Mode) -> Stage:
+    def ready(cls, folder: Path, mode: Mode) -> Stage:
         """An engine that has loaded, probed and warmed up."""
-        config = stage_config(mode)
+        config = stage_config(folder, mode)
         model = resolve_model(config.model)
         stage = cls(build_engine(config, model, name=mode), model, itertools.count())
         stage.engine.start()
@@ -138,17 +137,20 @@ class Stage:
 
 
 class Sides:
-    """Both, loaded when first used."""
+    """Both on the model in `folder`, loaded when first used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @cached_property
     def diffusers(self) -> Diffusers:
         """Plain diffusers."""
-        return Diffusers()
+        return Diffusers(self.folder)
 
     @cached_property
     def stages(self) -> dict[Mode, Stage]:
         """One engine a mode."""
-        stages = {mode: Stage.ready(mode) for mode in MODES}
+        stages = {mode: Stage.ready(self.folder, mode) for mode in MODES}
         assert_one_thread()
         return stages
 
@@ -159,14 +161,14 @@ class Sides:
         vars(self).pop("diffusers", None)
 
 
-def stage_config(mode: Mode) -> StageConfig:
-    """The embedded model in float32, with that mode."""
+def stage_config(folder: Path, mode: Mode) -> StageConfig:
+    """The model in float32, with that mode."""
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
-        "metadata": {"name": MODEL},
+        "metadata": {"name": "bench"},
         "spec": {
-            "model": {"source": {"embedded": MODEL}},
+            "model": {"source": {"hostPath": {"path": str(folder)}}},
             "engine": {"dtype": "float32", "device": "cpu", "mode": mode.value, "maxNumSeqs": SLOTS},
         },
     }

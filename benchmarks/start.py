@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 from machine import assert_one_thread
 from options import Options
 from report import Row
-from sides import MODEL, Sides, stage_config
+from sides import Sides, stage_config
 
+from stage_api.config import StageConfig
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.contract import ResolvedModel
@@ -27,9 +29,9 @@ PEER = {
 }
 
 
-def measure(options: Options, _sides: Sides) -> list[Row]:
+def measure(options: Options, sides: Sides) -> list[Row]:
     """Report only."""
-    runs = [_start() for _ in range(options.rounds(3))]
+    runs = [_start(sides.folder) for _ in range(options.rounds(3))]
     rows = []
     for what in runs[0]:
         wall, cpu = (median(run[what][place] for run in runs) for place in (0, 1))
@@ -46,39 +48,40 @@ def measure(options: Options, _sides: Sides) -> list[Row]:
     return rows
 
 
-def _start() -> dict[str, list[float]]:
+def _start(folder: Path) -> dict[str, list[float]]:
     """Wall and CPU seconds of each part."""
-    done = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, str(folder)], check=True, capture_output=True, text=True)
     parts: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return parts
 
 
 def main() -> None:
-    """Start once, and print what it took."""
+    """Start once on the model in the folder given, and print what it took."""
+    config = stage_config(Path(sys.argv[1]), Mode.STEP)
     parts: dict[str, tuple[float, float]] = {}
-    model = _noted(parts, "import", _import)
-    engine = _noted(parts, "load, probe, warm-up", lambda: _ready(model))
+    model = _noted(parts, "import", lambda: _import(config))
+    engine = _noted(parts, "load, probe, warm-up", lambda: _ready(config, model))
     assert_one_thread()
     engine.close()
     print(json.dumps(parts))
 
 
-def _import() -> ResolvedModel:
+def _import(config: StageConfig) -> ResolvedModel:
     import diffusers
     import torch  # noqa: F401 - part of what is timed
 
     from stage_runtime.assemble import resolve_model
     from stage_runtime.executor import uni  # noqa: F401 - part of what is timed
 
-    model = resolve_model(stage_config(Mode.STEP).model)
+    model = resolve_model(config.model)
     getattr(diffusers, model.record.pipeline_class)  # diffusers imports what is asked for
     return model
 
 
-def _ready(model: ResolvedModel) -> Engine:
+def _ready(config: StageConfig, model: ResolvedModel) -> Engine:
     from stage_runtime.assemble import build_engine
 
-    engine = build_engine(stage_config(Mode.STEP), model, name=MODEL)
+    engine = build_engine(config, model)
     engine.start()
     engine.wait_ready()
     return engine
