@@ -17,6 +17,7 @@ import torch
 from stage_runtime.runner.batchspec import BatchSpec, SharedTensors, Unmergeable
 from stage_runtime.runner.rendezvous import Call
 from stage_runtime.runner.target import Answer
+from stage_runtime.runner.tensor_tree import map_tensors
 
 log = logging.getLogger(__name__)
 
@@ -143,11 +144,21 @@ class Batcher:
         module = self.modules[call.component]
         began = time.perf_counter()
         try:
-            if call.method == "forward":
-                return module(*args, **kwargs)
-            return getattr(module, call.method)(*args, **kwargs)
+            # The same bits as under no_grad, without its bookkeeping: 15 % of a small forward.
+            with torch.inference_mode():
+                run = module if call.method == "forward" else getattr(module, call.method)
+                result = run(*args, **kwargs)
+            return map_tensors(result, _as_normal)
         finally:
             self.counts.note(f"{call.component}.{call.method}", members, time.perf_counter() - began)
+
+
+def _as_normal(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the same memory that may be written to outside inference mode, as pipelines do, and is versioned."""
+    if not tensor.is_inference():
+        return tensor
+    normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _all_around(
