@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Condition
+from threading import Condition, RLock
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -43,7 +43,10 @@ class Mailbox:
         self.terminal: Terminal | None = None
         self._pending: deque[Outcome] = deque()
         self._previews_left = len(request.preview_steps)
-        self._changed = Condition()
+        lock = RLock()
+        self._changed = Condition(lock)
+        self._ended = Condition(lock)
+        """Who waits for the end alone isn't woken at each step."""
         self._notify: Callable[[], None] | None = None
 
     def put(self, outcome: Outcome) -> None:
@@ -56,6 +59,7 @@ class Mailbox:
             else:
                 self.terminal = outcome
                 self._pending.append(outcome)
+                self._ended.notify_all()
             self._changed.notify_all()
             notify = self._notify
         if notify is not None:
@@ -83,8 +87,8 @@ class Mailbox:
 
     def wait_end(self, timeout_s: float | None) -> Terminal:
         """The terminal event, once it is there. Raises: TimeoutError after `timeout_s` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.terminal is not None, timeout_s)
+        with self._ended:
+            self._ended.wait_for(lambda: self.terminal is not None, timeout_s)
             if self.terminal is None:
                 raise TimeoutError(f"request {self.request_id} is not done after {timeout_s} s")
             return self.terminal
