@@ -21,6 +21,7 @@ from stage_runtime.runner.output import OutputFormat
 from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.sched.base import BaseScheduler
 from stage_runtime.sched.step import StepScheduler
+from stage_runtime.worker.faults import FaultProbe
 from stage_runtime.worker.worker import Worker
 
 Arguments = Mapping[str, Any]
@@ -89,6 +90,7 @@ class HubStage:
         slots: int = 4,
         merge: bool = True,
         output: OutputFormat = LATENTS,
+        faults: FaultProbe | None = None,
     ) -> HubStage:
         """A stage over a loaded pipeline. `base` are its arguments but prompt, steps and generator."""
         made: list[Worker] = []
@@ -99,6 +101,7 @@ class HubStage:
                     lambda _device: pipeline,
                     lambda prompt, steps: {**base, "prompt": prompt, "num_inference_steps": steps},
                     torch.device("cpu"),
+                    faults=faults,
                     options=RunnerOptions(merge=merge, output=output),
                 )
             )

@@ -14,6 +14,9 @@ from stage_runtime.core.outcome import Modality, Output
 FIELDS = {"images": Modality.IMAGE, "frames": Modality.VIDEO, "audios": Modality.AUDIO}
 """Where diffusers' output classes keep what was made."""
 
+DIMENSIONS = {Modality.IMAGE: 3, Modality.VIDEO: 4}
+"""Of one picture or clip; what makes sound is not agreed on them."""
+
 
 class OutputFormat(NamedTuple):
     """How a pipeline is asked for its result, and how that becomes an output."""
@@ -43,6 +46,8 @@ def to_output(result: Any, sample_rate: int | None = None) -> Output:
     if isinstance(item, torch.Tensor):
         item = item.detach().to("cpu", torch.float32).numpy()
     array = np.asarray(item, dtype=np.float32)
+    if array.ndim != DIMENSIONS.get(modality, array.ndim):
+        raise ValueError(f"{type(result).__name__} holds one {modality} of shape {array.shape}")
     if modality is not Modality.AUDIO:
         array = (array * 255).round().astype(np.uint8)
     return Output(

@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 import greenlet
 import torch
 
+from stage_runtime.core.errors import RequestFailed
+
 PARKING_METHODS: Final = ("decode", "encode")
 """Methods, beside the forward pass itself, whose calls park."""
 
@@ -115,8 +117,12 @@ class Script:
             self.result = self.play()
         except ScriptAbort:
             self.aborted = True
+        except KeyboardInterrupt:
+            raise  # somebody at the terminal, where scripts run in the main thread
         except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
             self.error = error
+        except BaseException as error:  # noqa: BLE001 - what would end a process ends its request
+            self.error = RequestFailed(f"{type(error).__name__}: {error}")
         finally:
             self.done, self.pending, self.ended_s = True, None, time.perf_counter()
 

@@ -6,6 +6,7 @@ makes a runner uses it, since scripts are greenlets.
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from stage_runtime.runner.probe import Ask, Loaded, probe, record
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
 from stage_runtime.runner.settled import settle
+
+log = logging.getLogger(__name__)
 
 STEPS: Final = "num_inference_steps"
 PROBE_STEPS: Final = 2
@@ -139,7 +142,8 @@ class Runner:
         if not self.capability.early_stop:
             raise InvalidRequest(f"{self.capability.pipeline} can't stop early")
         script = self._hub.scripts.get(request_id)
-        if script is None or script.done:
+        # NB: one that was handed over but hasn't begun would forget it: pipelines clear the mark when they begin.
+        if script is None or not script.started or script.done:
             raise InvalidRequest(f"request {request_id} is not running")
         interrupt(script.pipeline)
 
@@ -165,10 +169,13 @@ class Runner:
 
     def _outcome(self, request_id: str, previews: dict[str, Output]) -> Outcome | None:
         script, request = self._hub.scripts[request_id], self._requests[request_id]
-        if script.error is not None:
-            return _failure(request_id, script.error)
         if script.done:
-            output = self._output.convert(script.result, self._sample_rate)
+            output = self._result(script)
+            if not isinstance(output, Output):
+                self._batcher.on_fault(
+                    output
+                )  # what fails between two calls of modules may be the device too
+                return _failure(request_id, output)
             return Completed(request_id, output, script.steps, _phases(script))
         if script.steps == self._told[request_id]:
             return None
@@ -176,6 +183,15 @@ class Runner:
         preview = previews.get(request_id)
         index = request.preview_steps.index(script.steps) if preview is not None else None
         return Progressed(request_id, script.steps, request.steps, preview, index)
+
+    def _result(self, script: Script) -> Output | Exception:
+        """What a script that ended has made, or why there is nothing."""
+        if script.error is not None:
+            return script.error
+        try:
+            return self._output.convert(script.result, self._sample_rate)
+        except Exception as error:  # noqa: BLE001 - a result that can't be used fails its request, and no other
+            return error
 
     def _draw_previews(self, request_ids: Sequence[str]) -> dict[str, Output]:
         """Pictures of requests that are at a step after which one was asked for, decoded together."""
@@ -195,9 +211,13 @@ class Runner:
         self._hub.run(names.values())
         drawn = {}
         for request_id, name in names.items():
-            script = self._hub.scripts[name]
-            if script.error is None:
-                drawn[request_id] = self._output.convert(script.result, self._sample_rate)
+            picture = self._result(self._hub.scripts[name])
+            if isinstance(picture, Output):
+                drawn[request_id] = picture
+            else:
+                self._batcher.on_fault(picture)
+                why = repr(picture)[:200]
+                log.warning("preview not drawn", extra={"request_id": request_id, "why": why})
             self._hub.forget(name)
         return drawn
 
