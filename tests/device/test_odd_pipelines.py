@@ -68,6 +68,29 @@ class ShyPreviewPipeline(ToyPipeline):
             raise RuntimeError("nothing to see here")
 
 
+class Distribution:
+    """What an encoder of pictures answers with."""
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+
+class EncodingDenoiser(ToyDenoiser):
+    """Encodes pictures too."""
+
+    def encode(self, pictures: torch.Tensor) -> Distribution:
+        return Distribution(torch.tanh(pictures))
+
+
+class ScalingPipeline(ToyPipeline):
+    """Edits in place what an encoder gave."""
+
+    def denoise(self, scheduler: Any, latents: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
+        mean = self.transformer.encode(latents).mean
+        mean *= 0.5
+        return super().denoise(scheduler, latents + mean, embeds)
+
+
 class SometimesDenoiser(ToyDenoiser):
     """Fails in every second of its merged calls, once it is loaded."""
 
@@ -101,6 +124,20 @@ def test_a_result_that_is_no_picture_fails_its_request_alone(result: Any) -> Non
     failed = beside_a_sound_one(HubStage.of(pipeline, BASE, output=PIXELS))[ODD]
     assert isinstance(failed, Failed)
     assert failed.status == 500
+
+
+def test_wrong_requests_that_come_at_once_each_fail_and_the_next_one_is_served() -> None:
+    """Case B09."""
+    pipeline = toy(RaisingPipeline)
+    pipeline.error = ValueError("too few frames")
+    stage = HubStage.of(pipeline, BASE)
+    stage.arrive(*(ask(BASE, f"{ODD}{place}", ODD, steps=3) for place in range(8)))
+    ended = stage.run()
+    assert [(end.status, end.message) for end in ended.values() if isinstance(end, Failed)] == [
+        (400, "too few frames")
+    ] * 8
+    stage.arrive(ask(BASE, "sound", "a cat", steps=3))
+    assert isinstance(stage.run()["sound"], Completed)
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), BaseException("the end")])
@@ -181,3 +218,11 @@ def test_stopping_a_request_that_has_not_begun_is_refused_not_forgotten() -> Non
         stage.worker.runner.stop_early("a")
     stage.executor.poll(None)
     stage.worker.runner.stop_early("a")
+
+
+def test_what_an_encoder_answers_with_may_be_edited_in_place() -> None:
+    stage = HubStage.of(toy(ScalingPipeline, EncodingDenoiser), BASE)
+    request = ask(BASE, "a", "a cat", steps=3, seed=1)
+    stage.arrive(request)
+    want = plain(toy(ScalingPipeline, EncodingDenoiser), request)
+    assert relative(stage.outputs()["a"], want) == 0.0
