@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import signal
 import sys
@@ -72,7 +73,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     )
     generate.add_argument("prompts", metavar="PROMPT", nargs="+")
     generate.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the pictures"
+        "-o", "--output", metavar="DIR", type=_folder, required=True, help="folder for the pictures"
     )
     generate.add_argument("--steps", metavar="N", type=int, help="denoising steps (the model's)")
     generate.add_argument("--guidance", metavar="X", type=float, help="guidance scale (the model's)")
@@ -106,6 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return run(arguments.manifest, host=arguments.host, port=arguments.port)
     except SpecError as error:
         return _refuse(arguments.manifest, error)
+    except OSError as error:  # no folder for temporary files, no process
+        return _fail(error.strerror or str(error), 1)
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -211,6 +214,15 @@ def slug(prompt: str) -> str:
     """A prompt as a part of a file name: lower-case letters, digits and hyphens of ASCII, not too many."""
     slug = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:_SLUG_CHARS].strip("-")
     return slug or "picture"
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there or can be made: to learn otherwise once all is drawn would be late."""
+    path = Path(text)
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not (text and there.is_dir() and os.access(there, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"expected a folder that can be written to, got {text!r}")
+    return path
 
 
 def _size(text: str) -> tuple[int, int]:
