@@ -59,6 +59,7 @@ def assert_all_equal_plain(stage: HubStage, pipeline: Any, tolerance: float = 1e
 
 @pytest.mark.invariant("BATCH-INV-002")
 def test_a_scheduler_shared_by_requests_is_each_requests_own() -> None:
+    """Case B25."""
     pipeline = toy()
     before = copy.deepcopy(vars(pipeline.scheduler))
     stage = HubStage.of(pipeline, BASE)

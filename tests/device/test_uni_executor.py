@@ -56,6 +56,7 @@ def test_only_what_the_wave_names_is_run() -> None:
 
 @pytest.mark.invariant("DIFF-RUNTIME-INV-003")
 def test_a_wave_that_only_cleans_up_leaves_nothing_behind() -> None:
+    """Case B26."""
     runs = executor()
     runs.submit(wave_of("a", "b"))
     runs.poll(None)

@@ -33,6 +33,7 @@ def ask(stage: HttpStage, body: dict[str, object], *, receive_buffer: int | None
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_running_request_ends_within_one_step_of_its_client_leaving(stream: bool) -> None:
+    """Case B01."""
     with HttpStage() as stage:
         gate = stage.executor.block()
         connection = ask(stage, LONG | {"stream": stream, "n": 2})
@@ -47,6 +48,7 @@ def test_a_running_request_ends_within_one_step_of_its_client_leaving(stream: bo
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_waiting_request_leaves_the_line_with_its_client(stream: bool) -> None:
+    """Case B63."""
     with HttpStage(EngineBuilder().slots(1)) as stage:
         gate = stage.executor.block()
         running = stage.post({"prompt": "a"})
@@ -87,6 +89,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten() -> None:
 
 
 def test_a_slow_reader_gets_all_of_its_stream_while_the_server_holds_little_and_serves_others() -> None:
+    """Case B102."""
     with HttpStage(executor=Noisy) as stage, stage.client() as client:
         body = {"prompt": "a", "n": 10, "stream": True, "partial_images": 3, "size": "256x256"}
         connection = ask(stage, body, receive_buffer=4096)
@@ -101,6 +104,7 @@ def test_a_slow_reader_gets_all_of_its_stream_while_the_server_holds_little_and_
 
 
 def test_a_crowd_that_comes_and_goes_leaves_nothing_behind() -> None:
+    """Case B36."""
     with HttpStage(EngineBuilder().step_mode().slots(4).queue(1000)) as stage:
         chance = random.Random(0)
         staying = []

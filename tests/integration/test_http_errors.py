@@ -70,6 +70,7 @@ def error(answer: httpx.Response) -> dict[str, object]:
     ],
 )
 def test_a_wrong_field_is_named(client: httpx.Client, body: dict[str, object], param: str) -> None:
+    """Case B15, B48 and B49."""
     answer = client.post(URL, json=body)
     assert answer.status_code == 400
     inside = error(answer)
@@ -83,6 +84,7 @@ def test_a_wrong_field_is_named(client: httpx.Client, body: dict[str, object], p
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_what_is_no_finite_number_is_refused(client: httpx.Client, number: str) -> None:
+    """Case B49."""
     answer = client.post(
         URL,
         content=f'{{"prompt": "a", "guidance_scale": {number}}}',
@@ -189,6 +191,7 @@ def test_two_requests_may_carry_one_id(stage: HttpStage, client: httpx.Client) -
 
 
 def test_a_full_line_answers_429_with_the_seconds_to_wait() -> None:
+    """Case B63."""
     with HttpStage(EngineBuilder().slots(1).queue(4)) as stage, stage.client() as client:
         gate = stage.executor.block()
         running = stage.post({"prompt": "a"})
@@ -204,6 +207,7 @@ def test_a_full_line_answers_429_with_the_seconds_to_wait() -> None:
 
 
 def test_n_images_are_admitted_all_or_none() -> None:
+    """Case B63."""
     with HttpStage(EngineBuilder().slots(1).queue(4)) as stage, stage.client() as client:
         gate = stage.executor.block()
         running = stage.post({"prompt": "a"})
@@ -276,6 +280,7 @@ def test_one_image_that_fails_fails_its_request_and_ends_the_others() -> None:
 
 
 def test_a_failure_in_the_middle_of_a_stream_is_its_last_event() -> None:
+    """Case B102."""
     with HttpStage(executor=lambda: Failing(seed=6, at_step=3)) as stage, stage.client() as client:
         body = {"prompt": "a", "seed": 6, "stream": True, "partial_images": 3, "num_inference_steps": 4}
         answer = client.post(URL, json=body)

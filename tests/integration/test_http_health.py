@@ -27,6 +27,7 @@ def test_an_idle_stage_is_alive_ready_and_started() -> None:
 
 
 def test_a_stage_that_loads_is_alive_but_neither_started_nor_ready() -> None:
+    """Case B83."""
     loading = threading.Event()
 
     def slow_to_load() -> PictureExecutor:
@@ -91,6 +92,7 @@ def test_probes_answer_while_a_long_tick_runs() -> None:
 
 
 def test_probes_answer_at_once_while_big_images_are_encoded() -> None:
+    """Case B24."""
     limits = dataclasses.replace(MODEL.record.limits, max_side=SIDE)
     large = dataclasses.replace(MODEL, record=dataclasses.replace(MODEL.record, limits=limits))
     picture = noise()

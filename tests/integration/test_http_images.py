@@ -81,6 +81,7 @@ def test_the_answer_tells_the_seeds_so_that_the_same_images_can_be_asked_for_aga
 
 
 def test_seed_zero_is_used_as_it_is(client: httpx.Client) -> None:
+    """Case B15."""
     answer = client.post(URL, json={"prompt": "a", "seed": 0}).json()
     assert answer["seeds"] == [0]
     assert colours([answer["data"][0]["b64_json"]]) == [0]
@@ -88,6 +89,7 @@ def test_seed_zero_is_used_as_it_is(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("output_format", ["png", "jpeg", "webp"])
 def test_bytes_are_of_the_format_that_was_asked_for(client: httpx.Client, output_format: str) -> None:
+    """Case B54."""
     answer = client.post(URL, json={"prompt": "a", "output_format": output_format}).json()
     assert answer["output_format"] == output_format
     assert opened(answer["data"][0]["b64_json"]).format == output_format.upper()

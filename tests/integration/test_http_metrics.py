@@ -75,6 +75,7 @@ def test_what_is_refused_at_the_door_is_counted_in_outputs() -> None:
 
 
 def test_nothing_that_clients_send_makes_a_series() -> None:
+    """Case B96."""
     with HttpStage() as stage, stage.client() as client:
         client.post(IMAGES_URL, json={"prompt": "a"})
         before = set(scraped(stage))
@@ -91,6 +92,7 @@ def test_nothing_that_clients_send_makes_a_series() -> None:
 
 
 def test_two_stages_may_live_in_one_process_and_one_may_come_back() -> None:
+    """Case B98."""
     with HttpStage() as first, HttpStage() as second:
         assert first.post({"prompt": "a"}).result(PATIENCE_S).status_code == 200
         assert scraped(first)["omnistage_requests_total", "completed"] == 1

@@ -165,6 +165,7 @@ def test_a_second_interrupt_ends_the_process_where_it_stands(started: Any) -> No
 
 
 def test_a_lost_device_answers_who_waits_and_leaves_with_its_code(started: Any) -> None:
+    """Case B22 and B23."""
     with started() as program:
         wait_until(program.ready)
         asked = program.running(LONG)
@@ -236,6 +237,7 @@ def test_no_host_means_ipv6_and_ipv4() -> None:
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_an_ipv6_address_alone_can_be_served() -> None:
+    """Case B87."""
     with listen("::1", 0) as listening:
         port = listening.getsockname()[1]
         socket.create_connection(("::1", port)).close()

@@ -38,6 +38,7 @@ def asked(
 
 
 def test_sigterm_lets_what_runs_finish_and_leaves_nothing(tmp_path: Path) -> None:
+    """Case B93."""
     with StageProcess.running(folder=tmp_path) as stage, ThreadPoolExecutor(3) as threads:
         answers = asked(threads, stage, 30, 3)
         family = stage.family()
@@ -70,6 +71,7 @@ def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_parent_takes_its_pod_with_it(tmp_path: Path) -> None:
+    """Case B07."""
     with StageProcess.running(folder=tmp_path) as stage:
         stage.wait_text("will answer at")
         family = stage.family()

@@ -127,6 +127,7 @@ def test_a_broken_model_is_65_and_http_is_up_while_it_loads(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_it_imports_or_loads_is_an_orderly_end(number: signal.Signals, tmp_path: Path) -> None:
+    """Case B93."""
     with StageProcess.pod(config(), tmp_path) as stage:
         url_of(stage)
         stage.signal(number)
@@ -135,6 +136,7 @@ def test_a_signal_while_it_imports_or_loads_is_an_orderly_end(number: signal.Sig
 
 
 def test_process_1_of_a_container_takes_signals_too(tmp_path: Path) -> None:
+    """Case B93."""
     if subprocess.run([*IN_A_NAMESPACE, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a process namespace")
     with StageProcess.pod(config(), tmp_path, wrapper=IN_A_NAMESPACE) as stage:

@@ -52,6 +52,7 @@ def test_nothing_is_admitted_before_it_is_ready() -> None:
 
 
 def test_a_warm_up_that_never_ends_is_seen_from_outside() -> None:
+    """Case B83."""
     gate = Gate()
     engine = (
         EngineBuilder().prepare(lambda executor: executor.hold(gate)).warmup(a_request("warm-up")).build()
@@ -86,6 +87,7 @@ def test_loading_counts_against_the_startup_timeout() -> None:
 
 
 def test_warm_up_takes_the_path_of_every_request_and_leaves_nothing() -> None:
+    """Case B83."""
     engine, executor = (
         EngineBuilder().step_mode().slots(4).warmup(a_request("one"), a_request("two", 2)).loaded()
     )
@@ -101,6 +103,7 @@ def test_a_held_wave_does_not_hold_up_the_warm_up() -> None:
 
 
 def test_a_warm_up_request_that_fails_means_a_broken_model_and_everything_is_closed() -> None:
+    """Case B83."""
     workshop = Workshop(lambda executor: executor.fail("warm-up", ValueError("nan"), at_step=2))
     engine = EngineBuilder().executor(workshop).warmup(a_request("warm-up")).build()
     engine.start()

@@ -47,6 +47,7 @@ def test_a_pod_ends_when_nobody_holds_the_other_end(pods: list[subprocess.Popen[
 
 
 def test_a_pod_outlives_the_thread_that_started_it(pods: list[subprocess.Popen[bytes]]) -> None:
+    """Case B06."""
     with ParentEnd() as leash:
         starter = threading.Thread(target=lambda: pods.append(start(leash)))
         starter.start()

@@ -91,12 +91,14 @@ def test_constants_of_the_record_are_in_every_request() -> None:
 
 @pytest.mark.parametrize("given", [None, "", " ", "ugly"])
 def test_a_negative_prompt_is_passed_on_only_if_given(given: str | None) -> None:
+    """Case B42."""
     (request,) = build(QWEN_IMAGE, negative_prompt=given)
     assert request.arguments.get("negative_prompt") == given
     assert ("negative_prompt" in request.arguments) == (given is not None)
 
 
 def test_a_model_trained_with_an_empty_negative_prompt_gets_it_when_none_is_given() -> None:
+    """Case B42."""
     assert build(SHAPES)[0].arguments["negative_prompt"] == ""
     assert build(SHAPES, negative_prompt="a ring")[0].arguments["negative_prompt"] == "a ring"
 
@@ -113,6 +115,7 @@ def test_a_model_trained_with_an_empty_negative_prompt_gets_it_when_none_is_give
 def test_a_negative_prompt_that_nothing_reads_is_taken_with_a_warning(
     record: PipelineRecord, wishes: dict[str, object], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Case B42."""
     with caplog.at_level(logging.WARNING):
         build(record, negative_prompt="a ring", **wishes)
     assert [entry.message for entry in caplog.records] == ["negative prompt has no effect"] * warns
@@ -220,6 +223,7 @@ def test_a_refused_prompt_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("prompt", ["", "   ", "x" * 1024, "👩‍👩‍👧‍👦" * 50, "‮right to left", "\r\n\t"])
 def test_an_odd_prompt_arrives_unchanged(prompt: str) -> None:
+    """Case B56."""
     assert build(prompt=prompt)[0].arguments["prompt"] == prompt
 
 

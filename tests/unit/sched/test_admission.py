@@ -31,6 +31,7 @@ def test_the_line_takes_exactly_as_many_outputs_as_it_has_places() -> None:
 
 @pytest.mark.invariant("BATCH-INV-003")
 def test_four_images_count_as_four_outputs() -> None:
+    """Case B63."""
     line = scheduler(queue=8)
     line.add(some_requests(["a1", "a2", "a3", "a4"]), now_s=0.0)
     line.add(some_requests(["b1", "b2", "b3", "b4"]), now_s=0.0)
@@ -54,6 +55,7 @@ def test_more_outputs_than_the_line_can_ever_hold_are_the_callers_mistake() -> N
 
 
 def test_an_aborted_waiter_frees_its_place_at_once() -> None:
+    """Case B63."""
     line = scheduler(queue=1)
     line.add([a_request("a")], now_s=0.0)
     line.abort("a", now_s=0.0)

@@ -47,6 +47,7 @@ def test_a_two_dimensional_output_is_grey() -> None:
 
 
 def test_jpeg_shows_white_through_what_is_transparent() -> None:
+    """Case B54."""
     output = picture(*[(10, 20, 30, 0)] * 64, width=8)
     image = Image.open(io.BytesIO(to_file(output, "jpeg", 100)))
     assert image.getpixel((4, 4)) == (255, 255, 255)

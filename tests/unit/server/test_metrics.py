@@ -49,6 +49,7 @@ def buckets_of(metrics: Metrics, name: str) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("q", [0.5, 0.99])
 @pytest.mark.parametrize("true_s", [0.1, 0.13, 0.9, 1.0, 3.7, 10.0, 61.0, 299.9, 300.0, 655.0, 900.0])
 def test_a_quantile_is_within_ten_percent_even_when_all_requests_took_alike(true_s: float, q: float) -> None:
+    """Case B95."""
     metrics = Metrics("test")
     for _ in range(100):
         metrics.on_ended(Completed("a", pixel(0), 1), true_s)
@@ -130,6 +131,7 @@ def test_what_is_refused_by_a_full_line_is_not_counted_by_the_engine() -> None:
 
 
 def test_two_stages_in_one_process_keep_apart_and_one_may_be_built_again() -> None:
+    """Case B98."""
     first, second = Metrics("first"), Metrics("second")
     first.on_ended(Aborted("a"), 1.0)
     again = Metrics("first")

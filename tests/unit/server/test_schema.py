@@ -84,11 +84,13 @@ def test_a_wrong_value_is_refused_by_its_fields_name(field: str, value: Any) -> 
 
 @pytest.mark.parametrize("prompt", [None, 7, ["a"], "\ud800", "a" * (MAX_PROMPT_CHARS + 1)])
 def test_a_prompt_that_is_no_text_or_too_long_is_refused(prompt: Any) -> None:
+    """Case B56."""
     assert faults(prompt=prompt) == ["prompt"]
 
 
 @pytest.mark.parametrize("prompt", ["", "   ", "\0", "👩‍👩‍👧‍👦" * 500, "\u202eabc", "a" * MAX_PROMPT_CHARS])
 def test_an_odd_prompt_is_kept_as_it_is(prompt: str) -> None:
+    """Case B56."""
     assert parsed(prompt=prompt).prompt == prompt
 
 
