@@ -135,6 +135,9 @@ def test_progress_counts_the_steps_of_all_pictures(together: Omni) -> None:
         ({"seed": "7"}, "seed", "a whole number 0..9223372036854775807, got a str"),
         ({"seed": [1, 2, 3]}, "seed", "one for each of the 2 prompts, got 3"),
         ({"seed": -1}, "seed", "expected 0.."),
+        ({"seed": True}, "seed", "a whole number 0..9223372036854775807, got a bool"),
+        ({"num_images_per_prompt": "2", "seed": 1}, "num_images_per_prompt", "a whole number, got a str"),
+        ({"num_outputs_per_prompt": 1.5}, "num_outputs_per_prompt", "a whole number, got a float"),
         ({"negative_prompt": ["a"]}, "negative_prompt", "one for each of the 2 prompts, got 1"),
         (
             {"num_images_per_prompt": 1, "num_outputs_per_prompt": 1},

@@ -319,7 +319,12 @@ def _one_of(images: int | None, outputs: int | None) -> int:
     """Diffusers calls it one way for pictures and another for the rest."""
     if images is not None and outputs is not None:
         raise _refused("num_outputs_per_prompt", "it or num_images_per_prompt", "both")
-    return next((count for count in (images, outputs) if count is not None), 1)
+    name, count = (
+        ("num_images_per_prompt", images) if outputs is None else ("num_outputs_per_prompt", outputs)
+    )
+    if count is not None and type(count) is not int:
+        raise _refused(name, "a whole number", f"a {type(count).__name__}")
+    return 1 if count is None else count
 
 
 def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:
@@ -344,7 +349,7 @@ def _for_each(name: str, value: Any, count: int) -> list[Any]:
 def _with_seeds(wishes: Sequence[Wishes], seed: int | Sequence[int] | None) -> list[Wishes]:
     if seed is None:
         return [replace(wish, seed=draw_seed()) for wish in wishes]
-    if isinstance(seed, int):
+    if type(seed) is int:  # True is none
         return [replace(wish, seed=seed + place * wish.n) for place, wish in enumerate(wishes)]
     seeds = _for_each("seed", seed, len(wishes))
     return [replace(wish, seed=one) for wish, one in zip(wishes, seeds, strict=True)]
