@@ -31,7 +31,7 @@ from stage_runtime.runner.batchspec import (
 )
 from stage_runtime.runner.hooks import CacheContexts, ProcessorOverlay
 from stage_runtime.runner.rendezvous import Call, Script, components, open_script
-from stage_runtime.runner.tensor_tree import Path, clone, relative_error, tensors
+from stage_runtime.runner.tensor_tree import Path, clone, is_plain, relative_error, tensors
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ class Findings:
     denoisers: tuple[str, ...]
     counts_steps: bool
     specs: dict[Method, BatchSpec]
+    plain: frozenset[Method]
+    """Methods that answer with tensors and plain values only."""
     components: list[ComponentCapability]
     stateless: bool
     reason: str
@@ -186,10 +188,12 @@ def _findings(
         if counts_steps
         else (Counter(c.component for c in one.calls).most_common(1)[0][0],)
     )
+    methods = list(dict.fromkeys((call.component, call.method) for call in one.calls))
     specs: dict[Method, BatchSpec] = {}
+    plain = frozenset(method for method in methods if all(is_plain(call.result) for call in _of(one, method)))
     capabilities = []
     faults = []
-    for method in dict.fromkeys((call.component, call.method) for call in one.calls):
+    for method in methods:
         mine, theirs = _of(one, method), _of(other, method)
         module = loaded.modules[method[0]]
         name = ".".join(method)
@@ -210,7 +214,9 @@ def _findings(
             specs[method] = spec
             ragged = spec.padding is not None or spec.ragged_lists
             capabilities.append(ComponentCapability(name=name, merges=True, ragged=ragged))
-    return Findings(denoisers, counts_steps, specs, capabilities, not faults, "; ".join(faults), disturbs)
+    return Findings(
+        denoisers, counts_steps, specs, plain, capabilities, not faults, "; ".join(faults), disturbs
+    )
 
 
 def _of(tape: Tape, method: Method) -> list[Taped]:

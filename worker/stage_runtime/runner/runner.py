@@ -76,7 +76,13 @@ class Runner:
         self._overlay = loaded.overlay if found.disturbs_processors else None
         if self._overlay is not None:
             hooks.append(self._overlay)
-        self._batcher = Batcher(loaded.modules, found.specs if options.merge else {}, tuple(hooks), on_fault)
+        self._batcher = Batcher(
+            loaded.modules,
+            specs=found.specs if options.merge else {},
+            plain=found.plain,
+            hooks=tuple(hooks),
+            on_fault=on_fault,
+        )
         self._hub = Hub(self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay)
         self._requests: dict[str, Request] = {}
         self._recordings: dict[str, Recording] = {}

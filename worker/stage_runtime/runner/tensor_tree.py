@@ -66,6 +66,15 @@ def tensors(tree: Any, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
             yield from tensors(value, (*path, index))
 
 
+def is_plain(tree: Any) -> bool:
+    """True when `tree` holds tensors and plain values only, so that every tensor in it can be reached."""
+    if isinstance(tree, dict):
+        return all(is_plain(value) for value in tree.values())
+    if isinstance(tree, list | tuple):
+        return all(is_plain(value) for value in tree)
+    return tree is None or isinstance(tree, torch.Tensor | bool | int | float | str)
+
+
 def clone(tree: Any) -> Any:
     """`tree` with its own copy of each tensor."""
     return map_tensors(tree, lambda tensor: tensor.detach().clone())
