@@ -80,7 +80,7 @@ def measure(options: Options, sides: Sides) -> list[Row]:
     check(sides)
     wall = _Rounds(sides, WallClock)
     own = _Rounds(sides, OwnClock)
-    for number in range(options.rounds(5)):
+    for number in range(options.rounds(4)):
         wall.go(number)
         own.go(number)
     rows = [
