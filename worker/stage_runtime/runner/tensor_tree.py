@@ -33,7 +33,7 @@ class Unavailable:
 
 def rebuild(like: Any, items: Any) -> Any:
     """A container of the type of `like` that holds `items`."""
-    kind = type(like)
+    kind: Any = type(like)
     if kind is tuple or kind is list or kind is dict:
         return kind(items)
     if isinstance(like, OrderedDict):

@@ -20,6 +20,7 @@ from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.runner.runner import Runner, RunnerOptions
 from stage_runtime.worker.faults import FaultProbe, fault_probe
+from stage_runtime.worker.threads import cpu_threads
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class Worker:
         options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
     ) -> None:
         self._device = device
+        if device.type == "cpu" and (threads := cpu_threads()) is not None:
+            torch.set_num_threads(threads)
         try:
             pipeline = load(device)
             self._runner = Runner(
