@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from stage_api.errors import Fault
+from stage_api.decode import decode
+from stage_api.errors import Fault, SpecError
 from stage_api.parallelism import PATHS, Axis, ParallelismSpec
 
 EXECUTABLE: Final[Mapping[Axis, int]] = {
@@ -35,9 +36,28 @@ def unsupported(stage: AsksForRanks) -> tuple[Fault, ...]:
 
     Paths are those of the manifest.
     """
+    return _unsupported(stage.parallelism)
+
+
+def unsupported_in(stage: object) -> tuple[Fault, ...]:
+    """As `unsupported`, of a stage as JSON has it, whatever else is wrong with it.
+
+    Empty also where its degrees can't be read: what is wrong with them then, `decode` says.
+    """
+    spec = stage.get("spec") if isinstance(stage, Mapping) else None
+    section = spec.get("parallelism") if isinstance(spec, Mapping) else None
+    if section is None:
+        return ()
+    try:
+        return _unsupported(decode(ParallelismSpec, section))
+    except SpecError:
+        return ()
+
+
+def _unsupported(parallelism: ParallelismSpec) -> tuple[Fault, ...]:
     return tuple(
         Fault(f"spec.parallelism.{PATHS[axis]}", f"{_at_most(EXECUTABLE[axis])} in this version", str(n))
-        for axis, n in stage.parallelism.degrees.items()
+        for axis, n in parallelism.degrees.items()
         if n > EXECUTABLE[axis]
     )
 

@@ -9,25 +9,27 @@ from typing import Any, Final
 from stage_api import names, yaml_text
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError, join, show
+from stage_api.execution import unsupported_in
 from stage_api.stage import DiffusionStage
 
 MAX_DEPTH: Final = yaml_text.MAX_DEPTH
 
 
-def load_manifest(path: str | Path) -> tuple[DiffusionStage, ...]:
+def load_manifest(path: str | Path, *, executable: bool = False) -> tuple[DiffusionStage, ...]:
     """The stages in a file. Raises: SpecError, as `parse_manifest`, or if it can't be read."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(yaml_text.MAX_CHARS + 1)
     except OSError as error:
         raise SpecError([Fault(str(path), "a readable file", error.strerror or "an error")]) from error
-    return parse_manifest(data)
+    return parse_manifest(data, executable=executable)
 
 
-def parse_manifest(text: str | bytes) -> tuple[DiffusionStage, ...]:
+def parse_manifest(text: str | bytes, *, executable: bool = False) -> tuple[DiffusionStage, ...]:
     """Every DiffusionStage in a YAML or JSON text of one or more documents, in order.
 
     Documents of other API groups are passed over, so that a stage may stand beside its Namespace.
+    `executable`: what this version can't execute is a fault too.
 
     Raises: SpecError with the faults of all documents; where there are several, paths say which.
     """
@@ -35,7 +37,7 @@ def parse_manifest(text: str | bytes) -> tuple[DiffusionStage, ...]:
     stages: list[DiffusionStage] = []
     faults: list[Fault] = []
     for number, doc in enumerate(docs, start=1):
-        made, wrong = _stages_of(doc)
+        made, wrong = _stages_of(doc, executable)
         stages += made
         where = f"document {number}: " if len(docs) > 1 else ""
         faults += (Fault(where + fault.path, fault.expected, fault.got) for fault in wrong)
@@ -47,12 +49,20 @@ def parse_manifest(text: str | bytes) -> tuple[DiffusionStage, ...]:
     return tuple(stages)
 
 
-def parse_stage(value: object) -> DiffusionStage:
+def parse_stage(value: object, *, executable: bool = False) -> DiffusionStage:
     """The stage that one object (a mapping as JSON has it) describes.
 
-    Raises: SpecError with every fault.
+    `executable`: what this version can't execute is a fault too. Raises: SpecError with every fault.
     """
-    return decode(DiffusionStage, plain(value))
+    stage = plain(value)
+    refused = unsupported_in(stage) if executable else ()
+    try:
+        made = decode(DiffusionStage, stage)
+    except SpecError as error:
+        raise SpecError((*error.faults, *refused)) from None
+    if refused:
+        raise SpecError(refused)
+    return made
 
 
 def plain(value: object, path: str = "", depth: int = 0) -> Any:
@@ -75,14 +85,14 @@ def plain(value: object, path: str = "", depth: int = 0) -> Any:
     raise SpecError([Fault(path, "a JSON value", f"a {type(value).__name__}")])
 
 
-def _stages_of(doc: yaml_text.Document) -> tuple[list[DiffusionStage], list[Fault]]:
+def _stages_of(doc: yaml_text.Document, executable: bool) -> tuple[list[DiffusionStage], list[Fault]]:
     """The sound stages of one document, and all its faults if it means to hold stages."""
     stages: list[DiffusionStage] = []
     ours = [value for value in _objects(doc.value) if _is_ours(value)]
     faults = list(doc.faults) if ours else []
     for value in ours:
         try:
-            stages.append(parse_stage(value))
+            stages.append(parse_stage(value, executable=executable))
         except SpecError as error:
             faults += error.faults
     return stages, list(dict.fromkeys(faults))

@@ -81,6 +81,14 @@ def test_an_unsupported_degree_is_refused_and_its_topology_is_shown_all_the_same
     ]
 
 
+def test_an_unsupported_degree_is_listed_beside_all_other_faults(bad: Path) -> None:
+    bad.write_text(BAD + "  parallelism: {tensor: 3}\n  replicas: many\n  drain: {timeoutSeconds: -1}\n")
+    lines = omnistage("validate", bad).stderr.splitlines()
+    assert f"{bad}: spec.parallelism.tensor: expected 1 in this version, got 3" in lines
+    blamed = {line.removeprefix(f"{bad}: ").split(": expected ")[0] for line in lines}
+    assert {*PATHS, "spec.replicas", "spec.drain.timeoutSeconds"} <= blamed
+
+
 def test_the_version_is_the_distributions() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert omnistage("--version").stdout == f"omnistage {declared}\n"

@@ -281,7 +281,7 @@ def _config(model: str | Path, options: Mapping[str, object]) -> StageConfig:
     """The config of an offline run. Raises: SpecError with every option that the contract refuses; ModelError."""
     value = _manifest(model)
     value["spec"].setdefault("engine", {}).update(options)
-    config = StageConfig.from_stage(parse_stage(value))
+    config = StageConfig.from_stage(parse_stage(value, executable=True))
     engine = config.engine
     room = max(engine.max_queue_size, 2 * engine.max_num_seqs)
     return config.model_copy(update={"engine": engine.model_copy(update={"max_queue_size": room})})
@@ -295,7 +295,7 @@ def _manifest(model: str | Path) -> dict[str, Any]:
     elif path.is_dir():
         source = {"hostPath": {"path": str(path.resolve())}}
     elif path.is_file():
-        return _only(load_manifest(path)).to_json()
+        return _only(load_manifest(path, executable=True)).to_json()
     else:
         raise ModelError(
             f"{model}: expected a folder, a manifest, or an embedded model ({', '.join(Embedded)}), got none"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
-from stage_api.execution import unsupported
 from stage_api.manifest import load_manifest
 from stage_api.spec import DrainSpec
 from stage_api.stage import DiffusionStage
@@ -14,10 +13,7 @@ from stage_api.stage import DiffusionStage
 
 def checked(path: Path) -> tuple[DiffusionStage, ...]:
     """The stages in a manifest, each of which this version can execute. Raises: SpecError with every fault."""
-    stages = load_manifest(path)
-    if faults := [fault for stage in stages for fault in unsupported(stage.spec)]:
-        raise SpecError(faults)
-    return stages
+    return load_manifest(path, executable=True)
 
 
 def only_stage(path: Path) -> DiffusionStage:
