@@ -31,6 +31,7 @@ from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.phase import Phase, Progress
 from stage_runtime.engine.streams import Stream
+from stage_runtime.engine.suspicion import Suspicion
 from stage_runtime.engine.warmup import warm_up
 from stage_runtime.executor.base import Executor
 from stage_runtime.sched.base import BaseScheduler, Snapshot
@@ -71,6 +72,7 @@ class Engine:
         bell = Bell()
         self._desk = Desk(scheduler, Pace(startup_timeout_s=startup_timeout_s), clock, bell.ring)
         self._loop = Loop(self._desk, bell, clock, startup_timeout_s)
+        self._suspicion = Suspicion()
         self._life = Condition()
         """Guards phase, death, callbacks and thread; told when the phase moves. Taken before the desk's lock."""
         self._phase = Phase.CREATED
@@ -190,8 +192,11 @@ class Engine:
         return answer
 
     def check_health(self) -> None:
-        """Raises: EngineDeadError when the executor's group is unusable, or a tick hangs; the engine is dead from then
-        on, and everybody who waits has been told."""
+        """Look at it; look again every few tenths of a second, since only time that was watched makes a hang.
+
+        Raises: EngineDeadError when the executor's group is unusable, or a tick hangs; the engine is dead from then
+        on, and everybody who waits has been told.
+        """
         if self._death is None and self._phase is not Phase.CLOSED:
             try:
                 if self._executor is not None:
@@ -320,8 +325,9 @@ class Engine:
 
     def _check_progress(self) -> None:
         """Raises: EngineHung."""
-        progress = self.progress()
-        if progress.overdue:
+        now_s = self._clock()
+        progress = self.progress(now_s)
+        if self._suspicion.confirmed(progress.tick, overdue=progress.overdue, now_s=now_s):
             raise EngineHung(
                 f"tick {progress.tick} has made no progress for {progress.elapsed_s:.1f} s; "
                 f"expected within {progress.limit_s:.1f} s"

@@ -16,6 +16,7 @@ from stage_runtime.core.control import Control
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
 from stage_runtime.engine.desk import Desk, Refusal, Turn
 from stage_runtime.engine.phase import Progress
+from stage_runtime.engine.suspicion import Suspicion
 from stage_runtime.executor.base import Executor
 
 
@@ -57,6 +58,7 @@ class Loop:
         self._calls_lock = Lock()
         self._stopped: Refusal | None = None
         """Set once the loop is to end: makes the error for whoever still wants something."""
+        self._stillness = Suspicion()
         self._ticks = 0
         self._beat: tuple[int, float, float] | None = None
         """Number, begin and limit of what the thread does; None while idle. Replaced whole, so read without a lock."""
@@ -93,8 +95,10 @@ class Loop:
         self._answer_calls(executor)
         if turn.polls:
             outcomes = executor.poll(began_s + turn.limit_s)
-            still_s = self._desk.end_turn(turn, outcomes, self._clock() - began_s)
-            if not outcomes and still_s > turn.limit_s:
+            ended_s = self._clock()
+            still_s = self._desk.end_turn(turn, outcomes, ended_s - began_s)
+            overdue = not outcomes and still_s > turn.limit_s
+            if self._stillness.confirmed("still", overdue=overdue, now_s=ended_s):
                 raise EngineHung(
                     f"nothing has moved for {still_s:.1f} s; expected within {turn.limit_s:.1f} s"
                 )
