@@ -175,6 +175,17 @@ def test_more_prompts_than_the_line_holds_are_fed_as_it_moves(tmp_path: Path) ->
     assert seeds == [list(range(base, base + 9)) for base in (0, 50, 90)]
 
 
+def test_a_progress_function_that_calls_generate_is_refused_instead_of_waiting_for_itself(
+    tmp_path: Path,
+) -> None:
+    manifest = tmp_path / "stage.yaml"
+    manifest.write_text(EXAMPLE.read_text().replace("maxNumSeqs: 8", "maxNumSeqs: 1\n    maxQueueSize: 1"))
+    with Omni(manifest) as omni:
+        with pytest.raises(InvalidRequest, match="progress: expected a function that leaves its own Omni"):
+            omni.generate(PROMPTS, **FEW, progress=lambda *_: omni.generate(PROMPTS[0], **FEW) and None)
+        assert len(omni.generate(PROMPTS, **FEW, progress=lambda *_: None)) == 3
+
+
 def test_a_close_in_the_middle_ends_the_call_with_a_typed_error() -> None:
     omni = Omni("shapes")
     running = threading.Event()

@@ -6,12 +6,10 @@ The same contract, scheduler, engine and executor as of a served stage; argument
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Semaphore
+from threading import Lock, Semaphore, local
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import finalize
@@ -25,13 +23,12 @@ from stage_api.manifest import load_manifest, parse_stage
 from stage_api.spec import Embedded
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_engine, resolve_model
+from stage_runtime.calls import Call, Progress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelError
-from stage_runtime.core.outcome import Completed, Modality, Output, Progressed, as_error
+from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.core.request import Request, Value
-from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.phase import Phase
-from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests, draw_seed
 from stage_runtime.pipelines.contract import Wishes
 
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
     import torch
 
 OutputType = Literal["pil", "np"]
-Progress = Callable[[int, int], None]
-"""(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""
 DTYPE: Final = "float32"
 """Where no manifest says otherwise: what diffusers takes, and what gives its bits."""
 
@@ -81,6 +76,8 @@ class Omni:
         self._places = Semaphore(config.engine.max_queue_size)
         self._device = config.engine.device.value
         self._loading = Lock()
+        self._here = local()
+        """Of each thread: whether it is inside `generate`."""
         if load:
             self.load()
 
@@ -126,7 +123,8 @@ class Omni:
         of them for a video), whose `info["seed"]` says the seed; "np" for arrays of float32 in [0, 1], rounded to 8
         bits. `progress`: a bar, or a function of (steps done, steps in all). `arguments`: the pipeline's own.
 
-        Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then.
+        Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then;
+        EngineHung when the device gives no answer.
         """
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         count = _one_of(num_images_per_prompt, num_outputs_per_prompt)
@@ -150,7 +148,8 @@ class Omni:
         wishes = _with_seeds(wishes, seed) if seeded else _with_states(wishes, seed, self._states(generator))
         requests = self._requests(wishes)
         self.load()
-        outputs = _Call(self._engine, requests, self._places).outputs(progress)
+        with self._drawing():
+            outputs = Call(self._engine, requests, self._places).outputs(progress)
         if output_type == "np":
             return [_array(output) for output in outputs]
         seeds = [request.seed if seeded else None for request in requests]
@@ -167,6 +166,20 @@ class Omni:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Mark this thread: what it calls in the meantime would wait for room that its own call holds.
+
+        Raises: InvalidRequest if it is marked.
+        """
+        if getattr(self._here, "drawing", False):
+            raise _refused("progress", "a function that leaves its own Omni alone", "one that calls generate")
+        self._here.drawing = True
+        try:
+            yield
+        finally:
+            self._here.drawing = False
 
     def _requests(self, wishes: Sequence[Wishes]) -> list[Request]:
         call = f"omni-{secrets.token_hex(6)}"
@@ -200,81 +213,6 @@ class Omni:
                 raise _refused("generator", f"one on {device}, where the noise is drawn", str(one.device))
             states.append(bytes(one.get_state().numpy()))
         return states
-
-
-class _Call:
-    """The requests of one call on their way: fed to the engine as there is room, taken in as they end."""
-
-    def __init__(self, engine: Engine, requests: Sequence[Request], places: Semaphore) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._places = places
-        self._streams: dict[int, Stream] = {}
-        """Those under way, by their place in the call. Each holds one of the places."""
-        self._fed = 0
-        self._news: SimpleQueue[int] = SimpleQueue()
-        self._outputs: dict[int, Output] = {}
-        self._steps: dict[int, int] = {}
-
-    def outputs(self, progress: bool | Progress) -> list[Output]:
-        """All of them, in order. Raises: the typed error of the first that fails."""
-        report, close = _reporter(progress, sum(request.steps for request in self._requests))
-        try:
-            while len(self._outputs) < len(self._requests):
-                self._feed()
-                # The engine ends this wait: also its death and its close give every request an end.
-                self._take(self._news.get())
-                report(sum(self._steps.values()))
-        finally:
-            for stream in self._streams.values():
-                stream.close()
-                self._places.release()
-            close()
-        return [self._outputs[place] for place in range(len(self._requests))]
-
-    def _feed(self) -> None:
-        """Have as many drawn as there are places, together, so that they can share a wave."""
-        left, taken = len(self._requests) - self._fed, 0
-        # Only who has nothing under way waits for others' places: whoever holds one gets on and gives it back.
-        while taken < left and self._places.acquire(blocking=not self._streams and not taken):
-            taken += 1
-        if not taken:
-            return
-        try:
-            streams = self._engine.add(self._requests[self._fed : self._fed + taken])
-        except BaseException:
-            self._places.release(taken)
-            raise
-        for place, stream in enumerate(streams, start=self._fed):
-            self._streams[place] = stream
-            stream.subscribe(partial(self._news.put, place))
-        self._fed += taken
-
-    def _take(self, place: int) -> None:
-        stream = self._streams.get(place)
-        while stream is not None and (outcome := stream.take()) is not None:
-            match outcome:
-                case Progressed(step=step):
-                    self._steps[place] = step
-                case Completed(output=output):
-                    self._steps[place] = self._requests[place].steps
-                    self._outputs[place] = output
-                    del self._streams[place]
-                    self._places.release()
-                case _:
-                    raise as_error(outcome)
-
-
-def _reporter(progress: bool | Progress, total: int) -> tuple[Callable[[int], None], Callable[[], None]]:
-    """What to call with the steps done so far, and what to call in the end."""
-    if callable(progress):
-        return (lambda done: progress(done, total)), lambda: None
-    if not progress:
-        return (lambda done: None), lambda: None
-    from tqdm import tqdm
-
-    bar = tqdm(total=total, unit="step")
-    return (lambda done: bar.update(done - bar.n) and None), bar.close
 
 
 def _config(model: str | Path, options: Mapping[str, object]) -> StageConfig:

@@ -1,0 +1,103 @@
+"""The requests of one call from Python on their way through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Semaphore
+from typing import Final
+
+from stage_runtime.core.outcome import Completed, Output, Progressed, as_error
+from stage_runtime.core.request import Request
+from stage_runtime.engine.engine import Engine
+from stage_runtime.engine.streams import Stream
+
+Progress = Callable[[int, int], None]
+"""(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""
+LOOK_S: Final = 0.1  # without news, between two looks at the engine's health
+
+
+class Call:
+    """The requests of one call on their way: fed to the engine as there is room, taken in as they end."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request], places: Semaphore) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._places = places
+        self._streams: dict[int, Stream] = {}
+        """Those under way, by their place in the call. Each holds one of the places."""
+        self._fed = 0
+        self._news: SimpleQueue[int] = SimpleQueue()
+        self._outputs: dict[int, Output] = {}
+        self._steps: dict[int, int] = {}
+
+    def outputs(self, progress: bool | Progress) -> list[Output]:
+        """All of them, in order. Raises: the typed error of the first that fails."""
+        report, close = _reporter(progress, sum(request.steps for request in self._requests))
+        try:
+            while len(self._outputs) < len(self._requests):
+                self._feed()
+                self._take(self._next())
+                report(sum(self._steps.values()))
+        finally:
+            for stream in self._streams.values():
+                stream.close()
+                self._places.release()
+            close()
+        return [self._outputs[place] for place in range(len(self._requests))]
+
+    def _next(self) -> int:
+        """Where there is news. The engine ends this wait: also its death and its close give every request an end.
+
+        Raises: EngineHung when a tick hangs, of which nobody else would tell; EngineDeadError.
+        """
+        while True:
+            try:
+                return self._news.get(timeout=LOOK_S)
+            except Empty:
+                self._engine.check_health()
+
+    def _feed(self) -> None:
+        """Have as many drawn as there are places, together, so that they can share a wave."""
+        left, taken = len(self._requests) - self._fed, 0
+        # Only who has nothing under way waits for others' places: whoever holds one gets on and gives it back.
+        while taken < left and self._places.acquire(blocking=not self._streams and not taken):
+            taken += 1
+        if not taken:
+            return
+        try:
+            streams = self._engine.add(self._requests[self._fed : self._fed + taken])
+        except BaseException:
+            self._places.release(taken)
+            raise
+        for place, stream in enumerate(streams, start=self._fed):
+            self._streams[place] = stream
+            stream.subscribe(partial(self._news.put, place))
+        self._fed += taken
+
+    def _take(self, place: int) -> None:
+        stream = self._streams.get(place)
+        while stream is not None and (outcome := stream.take()) is not None:
+            match outcome:
+                case Progressed(step=step):
+                    self._steps[place] = step
+                case Completed(output=output):
+                    self._steps[place] = self._requests[place].steps
+                    self._outputs[place] = output
+                    del self._streams[place]
+                    self._places.release()
+                case _:
+                    raise as_error(outcome)
+
+
+def _reporter(progress: bool | Progress, total: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+    """What to call with the steps done so far, and what to call in the end."""
+    if callable(progress):
+        return (lambda done: progress(done, total)), lambda: None
+    if not progress:
+        return (lambda done: None), lambda: None
+    from tqdm import tqdm
+
+    bar = tqdm(total=total, unit="step")
+    return (lambda done: bar.update(done - bar.n) and None), bar.close
