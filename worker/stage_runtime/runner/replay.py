@@ -19,7 +19,7 @@ import torch
 
 from stage_runtime.core.errors import InternalError
 from stage_runtime.runner.rendezvous import Call, InterceptedStep, Script, is_pipeline, stateful_parts
-from stage_runtime.runner.tensor_tree import blanks, fill
+from stage_runtime.runner.tensor_tree import blanks, clone, fill
 
 NoiseState = tuple[torch.Tensor, ...]
 
@@ -70,6 +70,7 @@ class Recording:
         "_kept_last",
         "_recent",
         "_schedulers",
+        "_shapes",
         "_start",
         "_step_results",
         "_taken",
@@ -96,6 +97,7 @@ class Recording:
         """Scheduler → its last step; kept beside `_recent` in `_taken`."""
         self._recent: list[int] = []
         self._taken: dict[int, tuple[Any, NoiseState]] = {}
+        self._shapes: dict[tuple[torch.Size, torch.dtype], Any] = {}
 
     @property
     def first_step_calls(self) -> int:
@@ -115,7 +117,7 @@ class Recording:
 
     def called(self, call: Call, value: Any) -> None:
         """Note the answer to a real call."""
-        self._answers.append(blanks(value))
+        self._answers.append(self._shape(value))
         if call.component in self._denoisers:
             for step in self._recent:
                 if step not in self._kept_last.values():
@@ -144,7 +146,7 @@ class Recording:
         for generator, state in zip(self._generators, noise, strict=True):
             generator.set_state(state)
         self._keep(who, step, result, noise)
-        return result
+        return clone(result)  # pipelines edit latents in place, and these are another script's too
 
     def _put_back(self, script: Script, start: Checkpoint) -> None:
         if self._decode_only:
@@ -156,6 +158,16 @@ class Recording:
         ):
             vars(part).update(copy.deepcopy(state))
 
+    def _shape(self, value: Any) -> Any:
+        """The blanks of `value`; most answers are one tensor in a tuple, of the shape of the step before."""
+        if type(value) is not tuple or len(value) != 1 or not isinstance(value[0], torch.Tensor):
+            return blanks(value)
+        key = value[0].shape, value[0].dtype
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = blanks(value)
+        return known
+
     def _index(self, scheduler: Any) -> int:
         for index, known in enumerate(self._schedulers):
             if known is scheduler:
@@ -164,7 +176,7 @@ class Recording:
         return len(self._schedulers) - 1
 
     def _keep(self, who: int, step: int, result: Any, noise: NoiseState) -> None:
-        self._step_results.append((len(self._answers), blanks(result)))
+        self._step_results.append((len(self._answers), self._shape(result)))
         before = self._kept_last.get(who)
         if before is not None and before not in self._recent:
             self._taken.pop(before, None)
@@ -183,7 +195,7 @@ class Recording:
             steps=len(self._step_results),
             answers=tuple(self._answers),
             step_results=tuple(self._step_results),
-            kept=dict(self._taken),
+            kept={step: (clone(result), noise) for step, (result, noise) in self._taken.items()},
             schedulers=tuple(_state(scheduler) for scheduler in self._schedulers),
             guiders=tuple(_state(guider) for guider in guiders),
         )
