@@ -79,7 +79,10 @@ class BatchSpec:
         for name, value in arguments.items():
             if self.padding is not None and name == self.padding.mask:
                 continue
-            self._describe(value, (name,), parts, shared)
+            if value is None or isinstance(value, bool):
+                parts.append((name, value))
+            else:
+                self._describe(value, (name,), parts, shared)
         return tuple(parts)
 
     def _describe(self, value: Any, path: Path, parts: list[Hashable], shared: SharedTensors) -> None:
