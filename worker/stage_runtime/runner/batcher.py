@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -20,6 +20,9 @@ from stage_runtime.runner.target import Answer
 from stage_runtime.runner.tensor_tree import map_tensors
 
 log = logging.getLogger(__name__)
+
+COPIED_NUMBERS: Final = 4096
+"""Up to so many numbers a copy of a tensor takes less time than a new tensor on its memory."""
 
 Method = tuple[str, str]
 """Component and method, e.g. ("vae", "decode")."""
@@ -159,9 +162,14 @@ class Batcher:
 
 
 def _as_normal(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the same memory that may be written to outside inference mode, as pipelines do, and is versioned."""
+    """A tensor that may be written to outside inference mode, as pipelines do, and is versioned.
+
+    A small one is copied, which is quickest; a large one gets a new tensor on the same memory.
+    """
     if not tensor.is_inference():
         return tensor
+    if tensor.numel() <= COPIED_NUMBERS:
+        return tensor.clone()
     normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 

@@ -101,9 +101,7 @@ class Hub:
         self._serve(scripts)
 
     def _serve(self, scripts: Sequence[Script]) -> None:
-        phases = [self.phase(script) for script in scripts]
-        first = min(phases)
-        chosen = [script for script, phase in zip(scripts, phases, strict=True) if phase == first]
+        first, chosen = self._earliest(scripts)
         now_s = time.perf_counter()
         if first == STEP:
             for script in chosen:
@@ -118,6 +116,14 @@ class Hub:
             if first == DENOISE and not self.counts_steps:
                 for script in chosen:
                     script.steps += 1
+
+    def _earliest(self, scripts: Sequence[Script]) -> tuple[int, Sequence[Script]]:
+        """The first phase that any of them waits in, and those that do."""
+        if len(scripts) == 1:
+            return self.phase(scripts[0]), scripts
+        phases = [self.phase(script) for script in scripts]
+        first = min(phases)
+        return first, [script for script, phase in zip(scripts, phases, strict=True) if phase == first]
 
     def _answer(self, calls: Sequence[Call]) -> None:
         real = []
