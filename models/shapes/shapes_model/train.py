@@ -58,7 +58,7 @@ def main() -> None:
     vae, denoiser = out / "vae", out / "denoiser"
     if not (vae / "config.json").exists():
         run_ranks("shapes_model.train_vae", vae, ["--steps", str(VAE_STEPS)])
-    if not (denoiser / "tokenizer").exists():
+    if not (denoiser / "text_encoder" / "config.json").exists():
         length = ["--steps", str(DENOISER_STEPS), "--hold-until", str(DENOISER_HOLD_UNTIL)]
         run_ranks("shapes_model.train_denoiser", denoiser, ["--vae", str(vae), *length])
     from shapes_model.assemble import assemble

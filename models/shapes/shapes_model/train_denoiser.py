@@ -261,7 +261,6 @@ def main() -> None:
     if ranks.first:
         trainer.averaged_denoiser.save_pretrained(options.out / "transformer")
         trainer.averaged_text_encoder.save_pretrained(options.out / "text_encoder")
-        trainer.tokenizer.save_pretrained(options.out / "tokenizer")
     ranks.barrier()
 
 
