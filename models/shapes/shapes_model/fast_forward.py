@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from diffusers import QwenImageTransformer2DModel
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d, QwenImageRMS_norm
 from diffusers.models.transformers import transformer_qwenimage
 from torch import Tensor
@@ -38,10 +37,9 @@ def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None =
 
 
 def _real_rotation(x: Tensor, freqs: Tensor, **_: Any) -> Tensor:
-    """Rotary embedding in real numbers. freqs: complex [tokens, width/2], or as real [tokens, width/2, 2]."""
-    if freqs.is_complex():
-        freqs = torch.view_as_real(freqs)
-    cosine, sine = freqs[:, None, :, 0], freqs[:, None, :, 1]
+    """Rotary embedding in real numbers. freqs: complex [tokens, width/2]."""
+    table = torch.view_as_real(freqs)
+    cosine, sine = table[:, None, :, 0], table[:, None, :, 1]
     a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((a * cosine - b * sine, a * sine + b * cosine), -1).flatten(-2).type_as(x)
 
@@ -72,13 +70,3 @@ def plain_attention() -> contextlib.AbstractContextManager[None]:
         (transformer_qwenimage, "dispatch_attention_fn", _plain_attention),
         (transformer_qwenimage, "apply_rotary_emb_qwen", _real_rotation),
     )
-
-
-def compile_blocks(denoiser: QwenImageTransformer2DModel) -> None:
-    """Compile the (identical) blocks; they get the rotary tables as real numbers, which the compiler can fuse."""
-    complex_tables = denoiser.pos_embed.forward
-    denoiser.pos_embed.forward = lambda *args, **kwargs: tuple(
-        torch.view_as_real(table) for table in complex_tables(*args, **kwargs)
-    )
-    for block in denoiser.transformer_blocks:
-        block.compile(dynamic=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from shapes_model.architecture import LATENT_CHANNELS, new_denoiser, new_pipeline, new_text_encoder
 from shapes_model.captions import free_caption
 from shapes_model.evaluate import Exam, draw
-from shapes_model.fast_forward import compile_blocks, plain_attention, single_frame_autoencoder
+from shapes_model.fast_forward import plain_attention, single_frame_autoencoder
 from shapes_model.optimizer import Muon, Schedule
 from shapes_model.ranks import Ranks, gradients_of, torch_generator
 from shapes_model.render import render
@@ -151,11 +151,6 @@ class Trainer:
             weight_decay=recipe.weight_decay,
             fused=True,
         )
-
-    def compile(self) -> None:
-        compile_blocks(self.denoiser)
-        for layer in self.text_encoder.model.language_model.layers:
-            layer.compile(dynamic=False)
 
     def snapshots(self, folder: Path) -> Snapshots:
         names = ("denoiser", "text_encoder", "averaged_denoiser", "averaged_text_encoder", "adam", "muon")
