@@ -22,6 +22,7 @@ from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.records import SHAPES
 from stage_runtime.server.app import Settings, create_app
+from stage_runtime.server.connection import Bounds
 from stage_runtime.server.drain import Drain
 from stage_runtime.server.serve import HttpServer, listen, url_of
 from stage_runtime.stage.inline import InlineStage
@@ -84,6 +85,7 @@ class HttpStage:
         *,
         model: ResolvedModel = MODEL,
         wait_ready: bool = True,
+        bounds: Bounds = Bounds(),  # noqa: B008 - frozen
     ) -> None:
         """`executor` builds it in the engine's thread. `wait_ready`: enter only once the stage is warm."""
         self._built: list[PictureExecutor] = []
@@ -98,6 +100,7 @@ class HttpStage:
         self.engine.observe(self.metrics)
         self._model = model
         self._wait_ready = wait_ready
+        self._bounds = bounds
         self._askers = ThreadPoolExecutor(16, thread_name_prefix="asker")
         self._listening: socket.socket
         self._server: HttpServer | None = None
@@ -168,7 +171,7 @@ class HttpStage:
             metrics=self.metrics,
             drain=self.drain,
         )
-        self._server = HttpServer(app)
+        self._server = HttpServer(app, self._bounds)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
         await self._server.accepting.wait()
         self._started.set()

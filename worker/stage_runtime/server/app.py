@@ -20,7 +20,7 @@ from stage_runtime.server import errors, health, models
 from stage_runtime.server.drain import Drain, UnderWay
 from stage_runtime.server.encode import Encoder
 from stage_runtime.server.images import Images
-from stage_runtime.server.limits import BodyLimit, LastResort, RequestIds
+from stage_runtime.server.limits import BodyLimit, CrowdLimit, LastResort, RequestIds
 from stage_runtime.server.readings import StageReadings
 from stage_runtime.server.schema import ErrorResponse, ImageRequest, ImageResponse
 from stage_runtime.stage.client import StageClient
@@ -104,6 +104,7 @@ def create_app(
     errors.install(app)
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit)
+    app.add_middleware(CrowdLimit)
     app.add_middleware(UnderWay, drain=drain)
     app.add_middleware(LastResort)
     app.add_middleware(RequestIds)

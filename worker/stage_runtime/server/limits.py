@@ -17,12 +17,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stage_runtime import log as logs
-from stage_runtime.core.errors import StageError
+from stage_runtime.core.errors import NotAdmitting, StageError
 from stage_runtime.server.errors import envelope
 
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_DISCARDED_BYTES: Final = 64 << 20  # of a body that is too large, read so that its client can hear so
 BODY_TIMEOUT_S: Final = 30.0  # to receive one whole body
+CROWDED: Final = "crowded"
+"""Key in the state of a connection that is one too many."""
+CROWDED_RETRY_AFTER_S: Final = 5.0
 REQUEST_ID_HEADER: Final = "x-request-id"
 
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
@@ -61,6 +64,23 @@ class RequestIds:
             level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
             log.log(level, "answered", extra=_line(scope, status, time.monotonic() - started_s))
             logs.request_id.reset(token)
+
+
+class CrowdLimit:
+    """Answers 503 on connections that are too many, but to probes: a crowd must not make a stage look dead."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether the connection is one too many stands in `scope["state"]`."""
+        if scope["type"] != "http" or CROWDED not in scope.get("state", {}) or scope["path"] in _PROBES:
+            return await self._app(scope, receive, send)
+        refusal = envelope(
+            503, "too many connections", code=NotAdmitting.code, retry_after_s=CROWDED_RETRY_AFTER_S
+        )
+        refusal.headers["connection"] = "close"
+        return await refusal(scope, receive, send)
 
 
 class BodyLimit:

@@ -1,6 +1,6 @@
 """Serving until told to stop, or until the engine dies: sockets, signals, the drain, the last answers.
 
-The only file that knows uvicorn. It returns why it ended; leaving the process with that is the caller's.
+Only this file and `connection.py` know uvicorn. It returns why it ended; leaving the process with that is the caller's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.engine.phase import Phase
+from stage_runtime.server.connection import Bounds, Connection
 from stage_runtime.server.drain import Door, Drain
 from stage_runtime.stage.client import StageClient
 
@@ -52,13 +54,13 @@ class Grace:
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         self.accepting = asyncio.Event()
         """Set once connections are accepted."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=cast("type[asyncio.Protocol]", partial(Connection, bounds=bounds)),
                 ws="none",
                 lifespan="on",
                 log_config=None,
