@@ -135,6 +135,25 @@ def test_a_fault_does_not_repeat_what_the_client_sent(client: httpx.Client) -> N
     assert "secret" not in answer.text
 
 
+@pytest.mark.parametrize("size", ["1024x", "64X64", "0x512", "64x64 "])
+def test_a_size_that_is_no_size_is_answered_in_words(client: httpx.Client, size: str) -> None:
+    """Case B48."""
+    answer = client.post(URL, json={"prompt": "a circle", "size": size})
+    assert answer.status_code == 400
+    assert error(answer)["message"] == 'size: expected WIDTHxHEIGHT in pixels, such as 64x64, or "auto"'
+
+
+@pytest.mark.parametrize("size", ["70x64", "99999x99999"])
+def test_a_size_that_the_model_can_not_draw_is_answered_with_what_it_can(
+    client: httpx.Client, size: str
+) -> None:
+    """Case B48."""
+    answer = client.post(URL, json={"prompt": "a circle", "size": size})
+    assert answer.status_code == 400
+    assert error(answer)["param"] == "size"
+    assert "multiple of" in str(error(answer)["message"])
+
+
 def test_unknown_paths_and_methods_have_the_envelope_too(client: httpx.Client) -> None:
     assert error(client.get("/v1/nothing"))["code"] == "not_found"
     wrong_method = client.get(URL)

@@ -20,7 +20,7 @@ from stage_runtime.core.errors import (
     NotAdmitting,
     StageError,
 )
-from stage_runtime.server.schema import BETWEEN_FIELDS
+from stage_runtime.server.schema import BETWEEN_FIELDS, PATTERNS_IN_WORDS
 
 DEAD_RETRY_AFTER_S: Final = 10.0  # about what the shortest restart of a replica takes
 MAX_FAULTS_SHOWN: Final = 10
@@ -127,6 +127,8 @@ def _worded(fault: dict[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{_shown(_param(fault) or '')}: no such field"
     reason = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch":
+        reason = PATTERNS_IN_WORDS[fault["ctx"]["pattern"]]
     param = _param(fault)
     return f"{param}: {reason[:1].lower()}{reason[1:]}" if param else reason
 

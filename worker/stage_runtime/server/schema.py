@@ -21,6 +21,8 @@ MAX_PARTIAL_IMAGES = 3
 MAX_GUIDANCE = 100.0
 MAX_SEED = 2**63 - 1
 SIZE_PATTERN = r"^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
+PATTERNS_IN_WORDS = {SIZE_PATTERN: 'expected WIDTHxHEIGHT in pixels, such as 64x64, or "auto"'}
+"""What a client is told whose text doesn't match: no client should have to read a regular expression."""
 
 BETWEEN_FIELDS = "between_fields"  # type of a fault whose context names the field to blame
 
