@@ -35,6 +35,7 @@ def test_gauges_tell_the_load_while_a_tick_runs() -> None:
         assert seen["omnistage_requests_waiting", ""] == 3
         assert seen["omnistage_oldest_waiting_age_seconds", ""] > 0
         assert seen["omnistage_outstanding_cost", ""] == 4 * 10 * 64 * 64
+        assert seen["omnistage_outstanding", "records"] == 4
         gate.open()
         assert [one.result(PATIENCE_S).status_code for one in asked] == [200, 200]
 
@@ -50,7 +51,7 @@ def test_an_idle_stage_shows_that_it_holds_nothing() -> None:
         assert [seen[f"omnistage_{name}", ""] for name in ("requests_running", "requests_waiting")] == [0, 0]
         assert seen["omnistage_outstanding_cost", ""] == 0
         held = {kind: value for (name, kind), value in seen.items() if name == "omnistage_outstanding"}
-        assert held == {"scripts": 0}
+        assert held == {"records": 0, "untold": 0, "scripts": 0}
 
 
 def test_the_phase_and_the_model_are_told() -> None:

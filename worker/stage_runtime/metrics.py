@@ -61,7 +61,7 @@ class Readings(Protocol):
         """Turns of the engine's loop so far."""
 
     def outstanding(self) -> Mapping[str, int]:
-        """What the runner still holds, by kind; all 0 at rest."""
+        """What is held for requests, by kind; all 0 at rest. The runner's kinds are absent within a long tick."""
 
     def phases(self) -> Mapping[str, bool]:
         """Every phase of a stage's life, True for the present one."""
@@ -186,7 +186,7 @@ class _Live(Collector):
         )
         yield self._gauge("outstanding_cost", "Row-step-pixels still to compute.", load.outstanding_cost)
         yield self._by(
-            "outstanding", "kind", "What the runner holds; 0 at rest.", self._readings.outstanding()
+            "outstanding", "kind", "What is held for requests; 0 at rest.", self._readings.outstanding()
         )
         yield self._by("phase", "phase", "1 for the present phase of life.", self._readings.phases())
         ticks = CounterMetricFamily("omnistage_ticks", "Turns of the engine's loop.", labels=("stage",))

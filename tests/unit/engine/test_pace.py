@@ -21,6 +21,8 @@ def load(*, outputs: int, cost: int) -> Snapshot:
         running=0,
         preempted=0,
         materialising=0,
+        live=0,
+        untold=0,
         oldest_age_s=0.0,
         outstanding_cost=cost,
         blocked_slots=0,

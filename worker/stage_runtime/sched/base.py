@@ -34,6 +34,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Requests that take a slot."""
     preempted: int
     materialising: int
+    live: int
+    """Requests without a terminal event so far."""
+    untold: int
+    """Ended requests that the runner still has to forget."""
     oldest_age_s: float
     """Seconds since the head of the line arrived; 0 when nobody waits."""
     outstanding_cost: int
@@ -239,6 +243,8 @@ class BaseScheduler(ABC):
             running=len(self._running),
             preempted=len(self._line) - self._line.waiting,
             materialising=len(self._materialising),
+            live=self.live,
+            untold=self.untold,
             oldest_age_s=now_s - first.arrival_s if first else 0.0,
             outstanding_cost=self._outstanding_cost,
             blocked_slots=self._blocked_slots,

@@ -35,8 +35,9 @@ class StageReadings:
         self._held = counts if isinstance(counts, dict) else {}
 
     def outstanding(self) -> Mapping[str, int]:
-        """What `count_held` found, by kind."""
-        return self._held
+        """What the engine holds now, and what `count_held` found with the runner, by kind."""
+        load = self._stage.snapshot()
+        return {"records": load.live, "untold": load.untold, **self._held}
 
     def load(self) -> Load:
         """How busy the engine is now; true also during a long tick."""
