@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 
 import httpx
 import openai
@@ -20,18 +19,6 @@ from support.http_stage import HttpStage, PictureExecutor, wait_until
 from support.scripted import PATIENCE_S
 
 URL = "/v1/images/generations"
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[HttpStage]:
-    with HttpStage() as stage:
-        yield stage
-
-
-@pytest.fixture
-def client(stage: HttpStage) -> Iterator[httpx.Client]:
-    with stage.client() as client:
-        yield client
 
 
 def error(answer: httpx.Response) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
 
 import pytest
 import schemathesis
@@ -32,12 +31,6 @@ CHECKS = [
 
 
 EXAMPLES = 150
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[HttpStage]:
-    with HttpStage() as stage:
-        yield stage
 
 
 GENERATE = "POST /v1/images/generations"

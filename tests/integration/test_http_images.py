@@ -18,18 +18,6 @@ from support.scripted import PATIENCE_S
 URL = "/v1/images/generations"
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[HttpStage]:
-    with HttpStage() as stage:
-        yield stage
-
-
-@pytest.fixture
-def client(stage: HttpStage) -> Iterator[httpx.Client]:
-    with stage.client() as client:
-        yield client
-
-
 @pytest.fixture
 def official(stage: HttpStage) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
