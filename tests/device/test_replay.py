@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.core.outcome import Completed, Progressed
 from stage_runtime.runner.output import PIXELS
-from stage_runtime.runner.rendezvous import AT_STEP, open_script
+from stage_runtime.runner.rendezvous import AT_STEP, Call, open_script
 from stage_runtime.runner.replay import Recording, can_interrupt
 from stage_runtime.runner.steps import StepWalk
 from support.hub_stage import HubStage, array, ask, plain
@@ -150,4 +152,19 @@ def test_a_recording_without_steps_refuses_a_checkpoint() -> None:
     script.start()
     with pytest.raises(InternalError, match="not at a point"):
         recording.checkpoint(script)
+    script.abort()
+
+
+def test_blanks_are_on_the_devices_of_what_they_stand_for() -> None:
+    """Equal shapes on two devices: the second kind here is torch's meta device, which every machine has."""
+    script = open_script(toy(), "a", {"prompt": "a cat", "generator": seeded(1)})
+    script.start()
+    call = script.pending
+    assert isinstance(call, Call)
+    recording = Recording({"transformer"}, [])
+    for device in ("cpu", "meta", "cpu"):
+        recording.called(call, (torch.empty(1, 2, device=device),))
+    recording.stepped(script, SimpleNamespace(), lambda: (torch.empty(1, 2),))
+    answers = recording.checkpoint(script).answers
+    assert [answer[0].device.type for answer in answers] == ["cpu", "meta", "cpu"]
     script.abort()

@@ -288,7 +288,7 @@ class SharedTensors:
     _next: itertools.count[int] = field(default_factory=itertools.count)
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._by_id) + len(self._by_kind)
 
     def token(self, tensor: torch.Tensor) -> int:
         """Equal for tensors of equal shape, dtype, device and content."""
@@ -306,7 +306,13 @@ class SharedTensors:
         if token is None:
             token = next(self._next)
         identity = id(tensor)
-        seen = _Seen(weakref.ref(tensor, lambda _: self._by_id.pop(identity, None)), tensor._version, token)
+        seen = _Seen(weakref.ref(tensor, lambda _: self._drop(identity, kind)), tensor._version, token)
         self._by_id[identity] = seen
         self._by_kind[kind] = [*alive, seen]
         return token
+
+    def _drop(self, identity: int, kind: Hashable) -> None:
+        """A tensor is gone, and with the last of its kind the kind."""
+        self._by_id.pop(identity, None)
+        if not any(seen.tensor() is not None for seen in self._by_kind.get(kind, ())):
+            self._by_kind.pop(kind, None)

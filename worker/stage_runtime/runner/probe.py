@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 
 TOLERANCE: Final[dict[torch.dtype, float]] = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Largest relative difference that another batch size alone may make to a call, by dtype."""
+PROMPT: Final = "a red circle"
+LONG_PROMPT: Final = "two large blue squares on a table beside a window"
+SEED: Final = 1
+STEPS: Final = 2
 PAD_BY: Final = 3
 """Tokens of padding that the self-check adds."""
 
@@ -78,10 +82,11 @@ class Findings:
     plain: frozenset[Method]
     """Methods that answer with tensors and plain values only."""
     components: list[ComponentCapability]
-    stateless: bool
-    reason: str
-    """Why not stateless."""
+    impurity: str
+    """Why some answers don't depend on the arguments of their call alone; empty when all do."""
     disturbs_processors: bool
+    result: Any
+    """What the pipeline gave for `ask([PROMPT], SEED, STEPS)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +112,18 @@ class Loaded:
 
 def probe(loaded: Loaded, ask: Ask) -> Findings:
     """Run the pipeline a few steps and find out. Raises ModelError when it can't be run or calls no component."""
-    short, long = "a red circle", "two large blue squares on a table beside a window"
     with torch.no_grad():
-        one = record(loaded, ask([short], 1, 2))
-        disturbs = one.disturbed
+        one = record(loaded, ask([PROMPT], SEED, STEPS))
         if not one.calls:
             raise ModelError(f"{loaded.name} called none of its components")
         reason = ""
         two = None
         try:
-            two = record(loaded, ask([short, short], 1, 2))
+            two = record(loaded, ask([PROMPT, PROMPT], SEED, STEPS))
         except ModelError as why:
             reason = f"it can't make two at once ({why})"
-        other = record(loaded, ask([long], 2, 2))
-        return _findings(loaded, one, two, other, reason, disturbs)
+        other = record(loaded, ask([LONG_PROMPT], SEED + 1, STEPS))
+        return _findings(loaded, one, two, other, reason)
 
 
 def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
@@ -179,9 +182,7 @@ def positional(module: torch.nn.Module, method: str) -> tuple[str, ...]:
     return tuple(inspect.signature(getattr(module, method)).parameters)
 
 
-def _findings(
-    loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: str, disturbs: bool
-) -> Findings:
+def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: str) -> Findings:
     counts_steps = one.steps > 0
     denoisers = (
         tuple(one.denoisers)
@@ -214,9 +215,8 @@ def _findings(
             specs[method] = spec
             ragged = spec.padding is not None or spec.ragged_lists
             capabilities.append(ComponentCapability(name=name, merges=True, ragged=ragged))
-    return Findings(
-        denoisers, counts_steps, specs, plain, capabilities, not faults, "; ".join(faults), disturbs
-    )
+    impurity = "; ".join(faults)
+    return Findings(denoisers, counts_steps, specs, plain, capabilities, impurity, one.disturbed, one.result)
 
 
 def _of(tape: Tape, method: Method) -> list[Taped]:

@@ -79,7 +79,6 @@ class Script:
 
     __slots__ = (
         "_greenlet",
-        "aborted",
         "began_s",
         "denoised_s",
         "done",
@@ -103,7 +102,7 @@ class Script:
         self.pending: Call | AtStep | None = None
         self.result: Any = None
         self.error: Exception | None = None
-        self.aborted = self.done = False
+        self.done = False
         self.steps = 0
         self.began_s = self.prepared_s = self.denoised_s = self.ended_s = 0.0
         """Where it was when, on the performance counter; the hub notes the middle two. 0: not there yet."""
@@ -116,7 +115,7 @@ class Script:
         try:
             self.result = self.play()
         except ScriptAbort:
-            self.aborted = True
+            pass
         except KeyboardInterrupt:
             raise  # somebody at the terminal, where scripts run in the main thread
         except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
@@ -154,7 +153,7 @@ class Script:
     def abort(self) -> None:
         """End the script wherever it is parked; its `finally` blocks and context managers run."""
         if not self.started:
-            self.done = self.aborted = True
+            self.done = True
         while not self.done:
             self.throw(ScriptAbort())
 

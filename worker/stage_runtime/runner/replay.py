@@ -97,7 +97,7 @@ class Recording:
         """Scheduler → its last step; kept beside `_recent` in `_taken`."""
         self._recent: list[int] = []
         self._taken: dict[int, tuple[Any, NoiseState]] = {}
-        self._shapes: dict[tuple[torch.Size, torch.dtype], Any] = {}
+        self._shapes: dict[tuple[torch.Size, torch.dtype, torch.device], Any] = {}
 
     @property
     def first_step_calls(self) -> int:
@@ -162,7 +162,7 @@ class Recording:
         """The blanks of `value`; most answers are one tensor in a tuple, of the shape of the step before."""
         if type(value) is not tuple or len(value) != 1 or not isinstance(value[0], torch.Tensor):
             return blanks(value)
-        key = value[0].shape, value[0].dtype
+        key = value[0].shape, value[0].dtype, value[0].device
         known = self._shapes.get(key)
         if known is None:
             known = self._shapes[key] = blanks(value)

@@ -20,7 +20,6 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Failed,
-    Modality,
     Outcome,
     Output,
     PhaseSeconds,
@@ -31,15 +30,14 @@ from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
 from stage_runtime.runner.output import PIXELS, OutputFormat, modality_of
-from stage_runtime.runner.probe import Ask, Loaded, probe, record
+from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
 from stage_runtime.runner.settled import settle
 
 log = logging.getLogger(__name__)
 
-STEPS: Final = "num_inference_steps"
-PROBE_STEPS: Final = 2
+STEPS_ARGUMENT: Final = "num_inference_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +89,13 @@ class Runner:
         self._one_step_calls = 0
         self._resumable = True
         """Scripts are recorded: true while that is being proven, then as the proof found."""
-        arguments = self._probe_arguments(ask)(["a red circle"], 1, PROBE_STEPS)
-        modality, why = self._prove_replay(loaded, arguments, found.reason)
+        why = found.impurity or self._prove_replay(
+            self._probe_arguments(ask)([PROMPT], SEED, STEPS), found.result
+        )
         self._resumable = why == ""
         self.capability = Capability(
             pipeline=type(pipeline).__name__,
-            modality=modality,
+            modality=modality_of(found.result),
             components=tuple(found.components),
             denoisers=found.denoisers,
             early_stop=can_interrupt(pipeline),
@@ -238,7 +237,7 @@ class Runner:
     ) -> Script:
         """A script on the hub. `decode_only` decodes the latents of `start` and does nothing else."""
         if decode_only and start is not None and not can_interrupt(self._pipeline):
-            arguments, start = {**arguments, STEPS: 1}, start.shortened(self._one_step_calls)
+            arguments, start = {**arguments, STEPS_ARGUMENT: 1}, start.shortened(self._one_step_calls)
         script = open_script(
             self._pipeline, name, {**arguments, **self._output.arguments, "generator": generator}
         )
@@ -270,19 +269,16 @@ class Runner:
 
         return arguments
 
-    def _prove_replay(self, loaded: Loaded, arguments: dict[str, Any], impure: str) -> tuple[Modality, str]:
-        """What the pipeline makes, and why a request can't be resumed bitwise or decoded at any step; "" if it can."""
-        with torch.no_grad():
-            result = record(loaded, _reseeded(arguments)).result
-            modality = modality_of(result)
-            if impure or self._overlay is not None:
-                return modality, impure or "it puts attention processors on the model"
-            try:
-                return modality, self._replay_fault(arguments, result)
-            except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
-                return modality, f"a replay failed: {type(error).__name__}: {error}"[:300]
-            finally:
-                self._hub.forget("replay")
+    def _prove_replay(self, arguments: dict[str, Any], want: Any) -> str:
+        """Why a request can't be resumed bitwise or decoded at any step; "" if it can. `want`: what it gives whole."""
+        if self._overlay is not None:
+            return "it puts attention processors on the model"
+        try:
+            return self._replay_fault(arguments, want)
+        except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
+            return f"a replay failed: {type(error).__name__}: {error}"[:300]
+        finally:
+            self._hub.forget("replay")
 
     def _replay_fault(self, arguments: dict[str, Any], want: Any) -> str:
         """Run, take checkpoints in the middle and at the end, and play both again; what differs, or ""."""
@@ -293,7 +289,7 @@ class Runner:
         self._hub.tick(["replay"])
         self._one_step_calls = recording.first_step_calls
         middle = recording.checkpoint(script)
-        while not script.done and (script.steps < PROBE_STEPS or self._hub.phase(script) < DECODE):
+        while not script.done and (script.steps < STEPS or self._hub.phase(script) < DECODE):
             self._hub.serve([script])
         # without a component call after the last step there is no place to take one
         last = None if script.done else recording.checkpoint(script)
