@@ -76,6 +76,15 @@ class Completed(Struct, frozen=True, tag="completed"):
     """None where the executor doesn't measure them."""
 
 
+class Computed(Struct, frozen=True, tag="computed"):
+    """The device is done with the request; its output is on its way, as `Completed` or `Failed`.
+
+    Frees the request's slot. Told to no consumer.
+    """
+
+    request_id: str
+
+
 class Aborted(Struct, frozen=True, tag="aborted"):
     """The request was taken back; nothing more comes for it."""
 
@@ -92,7 +101,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     field: str | None = None
 
 
-Outcome = Progressed | Completed | Aborted | Failed
+Outcome = Progressed | Computed | Completed | Aborted | Failed
 Terminal = Completed | Aborted | Failed
 
 _ERRORS: Final[tuple[type[StageError], ...]] = (

@@ -5,17 +5,19 @@ An executor never decides what runs, in which order, or who is admitted (DIFF-RU
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
+from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
 
 
+@runtime_checkable
 class Executor(Protocol):
-    """Runs waves. Only the engine's loop thread calls it, apart from `health` and `capability`.
+    """Runs waves. Only the engine's loop thread calls it, apart from `health`, `capability`, `wake` and `when_dead`.
 
     The thread that constructs an executor is the thread that must use it.
     """
@@ -35,7 +37,9 @@ class Executor(Protocol):
         """Outcomes that are there, waiting at most until `deadline_s` on the monotonic clock (None: no limit).
 
         In one process a poll runs one tick: each scheduled request advances by about one denoise step, and
-        requests that did not move give no outcome. Errors of one request are `Failed` outcomes.
+        requests that did not move give no outcome. With ranks of their own it waits for what they tell, and also
+        returns, with nothing, when `wake` is called. While paused it only waits.
+        Errors of one request are `Failed` outcomes. `Computed` frees a request's slot before its output is there.
         Raises: EngineDeadError when the group died; nothing is to be polled after it.
         """
 
@@ -43,7 +47,16 @@ class Executor(Protocol):
         """Stop working on these between two steps. Unknown and finished ids are no error. Gives no outcome."""
 
     def control(self, call: Control) -> object:
-        """Carry out a control call between two ticks. Raises InvalidRequest when the model can't do it."""
+        """Have every rank carry out a control call between two ticks, and return their answers.
+
+        Raises InvalidRequest when the model can't do it; RequestFailed, naming the ranks, when it failed on any.
+        """
+
+    def wake(self) -> None:
+        """Make a poll that waits return. Any thread, also inside the garbage collector: takes no lock."""
+
+    def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
+        """Call `callback` when the group dies, from whatever thread notices it, or now if it is dead."""
 
     def health(self) -> None:
         """Raises EngineDeadError when the group is unusable. Safe from any thread."""

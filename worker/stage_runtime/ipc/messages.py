@@ -1,0 +1,163 @@
+"""What an mp executor and its ranks say to each other: tagged structs, one union each way.
+
+Commands go to all ranks, in one order. Every rank reads all of them, and each says whom it concerns: that keeps ranks
+of one group in step without asking each other. Replies carry the rank, and the wave or call that they answer.
+
+Bytes above `INLINE_BYTES` don't travel in a message: a `Parcel` says where in shared memory they lie.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.control import Control
+from stage_runtime.core.outcome import Failed, Outcome
+from stage_runtime.core.wave import Wave
+
+PROTOCOL: Final = 1
+"""Version of these messages; a rank of another version is refused."""
+
+INLINE_BYTES: Final = 64 << 10
+"""Up to so many bytes a result travels inside its message."""
+
+
+class ShmRef(Struct, frozen=True):
+    """A block of shared memory: `size` bytes at `offset` in the segment `name`."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class Tensor(Struct, frozen=True, kw_only=True):
+    """A tensor on the wire: raw bytes in C order, so that any dtype passes, bfloat16 too. Names are torch's."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    ref: ShmRef | None = None
+    """Where the bytes are when they are not in `data`."""
+
+
+# From the engine to the ranks
+
+
+class Setup(Struct, frozen=True, tag="setup", kw_only=True):
+    """All a rank has to know to load its part and meet the others."""
+
+    config: bytes
+    """The stage's config, as its file has it."""
+    epoch: int = 0
+    store: tuple[str, int] | None = None
+    """Host and port of the rendezvous; None where no rank has to meet another."""
+
+
+class Run(Struct, frozen=True, tag="run", kw_only=True):
+    """Clean up, take in, and run: one tick in step mode, to the end of all members in request mode.
+
+    `wave.scheduled_ids` are only of copies of the model that were idle; `places` says on which copy (index on the
+    data axis) each new request runs.
+    """
+
+    wave: Wave
+    places: dict[str, int]
+
+
+class Ask(Struct, frozen=True, tag="ask"):
+    """A control call. Every rank answers."""
+
+    call_id: int
+    call: Control
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    """Let go of everything and exit 0."""
+
+
+Command = Setup | Run | Ask | Stop
+
+
+# From a rank to the engine
+
+
+class Hello(Struct, frozen=True, tag="hello", kw_only=True):
+    """A rank is there."""
+
+    rank: int
+    pid: int
+    epoch: int
+    digest: str
+    """Of the topology that it derived."""
+    protocol: int = PROTOCOL
+    store: tuple[str, int] | None = None
+    """Rank 0 of a world: where it serves the rendezvous."""
+
+
+class Starting(Struct, frozen=True, tag="starting"):
+    """What a rank does now on its way to ready: what it is stuck in, if it never gets there."""
+
+    rank: int
+    doing: str
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The model is loaded and the group has met."""
+
+    rank: int
+    capability: Capability
+
+
+class Parcel(Struct, frozen=True):
+    """The bytes of an outcome's output, left out of it since they are large.
+
+    `preview` is False for a result, True for the picture of a `Progressed`.
+    """
+
+    request_id: str
+    preview: bool
+    ref: ShmRef
+
+
+class Ticked(Struct, frozen=True, tag="ticked", kw_only=True):
+    """Outcomes of one tick, from the rank that answers for its copy of the model. The wave's last one says `idle`."""
+
+    rank: int
+    wave_id: int
+    outcomes: tuple[Outcome, ...]
+    parcels: tuple[Parcel, ...] = ()
+    idle: bool = False
+    """The copy waits for its next `Run`."""
+
+
+class OutputReady(Struct, frozen=True, tag="output_ready", kw_only=True):
+    """The output of a request that was `Computed`, or why there is none. May overtake the `Ticked` that says so."""
+
+    rank: int
+    wave_id: int
+    outcome: Outcome
+    parcel: Parcel | None = None
+
+
+class Answered(Struct, frozen=True, tag="answered", kw_only=True):
+    """A rank's answer to an `Ask`: a value, or its error."""
+
+    rank: int
+    call_id: int
+    value: object = None
+    error: Failed | None = None
+
+
+class Dying(Struct, frozen=True, tag="dying", kw_only=True):
+    """A rank's last words; its process ends with `exit_code`."""
+
+    rank: int
+    exit_code: int
+    error: str
+    """Name of the exception."""
+    message: str
+
+
+Reply = Hello | Starting | Ready | Ticked | OutputReady | Answered | Dying
