@@ -51,8 +51,12 @@ class Setup(Struct, frozen=True, tag="setup", kw_only=True):
     config: bytes
     """The stage's config, as its file has it."""
     epoch: int = 0
-    store: tuple[str, int] | None = None
-    """Host and port of the rendezvous; None where no rank has to meet another."""
+
+
+class Meet(Struct, frozen=True, tag="meet"):
+    """Where the ranks meet: host and port of the rendezvous that rank 0 serves."""
+
+    store: tuple[str, int]
 
 
 class Run(Struct, frozen=True, tag="run", kw_only=True):
@@ -77,7 +81,7 @@ class Stop(Struct, frozen=True, tag="stop"):
     """Let go of everything and exit 0."""
 
 
-Command = Setup | Run | Ask | Stop
+Command = Setup | Meet | Run | Ask | Stop
 
 
 # From a rank to the engine
@@ -92,8 +96,13 @@ class Hello(Struct, frozen=True, tag="hello", kw_only=True):
     digest: str
     """Of the topology that it derived."""
     protocol: int = PROTOCOL
-    store: tuple[str, int] | None = None
-    """Rank 0 of a world: where it serves the rendezvous."""
+
+
+class Serving(Struct, frozen=True, tag="serving"):
+    """Rank 0 serves the rendezvous at this host and port."""
+
+    rank: int
+    store: tuple[str, int]
 
 
 class Starting(Struct, frozen=True, tag="starting"):
@@ -126,6 +135,7 @@ class Ticked(Struct, frozen=True, tag="ticked", kw_only=True):
 
     rank: int
     wave_id: int
+    """Of the last `Run` that the rank had read when the tick began."""
     outcomes: tuple[Outcome, ...]
     parcels: tuple[Parcel, ...] = ()
     idle: bool = False
@@ -137,6 +147,7 @@ class OutputReady(Struct, frozen=True, tag="output_ready", kw_only=True):
 
     rank: int
     wave_id: int
+    """Of the `Run` with which the request came: tells it from a later one under the same id."""
     outcome: Outcome
     parcel: Parcel | None = None
 
@@ -158,6 +169,8 @@ class Dying(Struct, frozen=True, tag="dying", kw_only=True):
     error: str
     """Name of the exception."""
     message: str
+    faults: tuple[tuple[str, str, str], ...] = ()
+    """Path, expected, got: of a config that can't be run."""
 
 
-Reply = Hello | Starting | Ready | Ticked | OutputReady | Answered | Dying
+Reply = Hello | Serving | Starting | Ready | Ticked | OutputReady | Answered | Dying
