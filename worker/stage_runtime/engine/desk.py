@@ -15,7 +15,7 @@ from threading import Condition
 from msgspec import Struct
 
 from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
-from stage_runtime.core.outcome import Completed, Outcome, Progressed
+from stage_runtime.core.outcome import Completed, Computed, Outcome, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.observer import Nobody, Observer
@@ -36,7 +36,10 @@ class Turn(Struct, frozen=True):
     key: BatchKey | None
     pixels: int
     """Row-pixels of the wave: its cost for one step each."""
-    limit_s: float
+    limit_s: float | None
+    """How long nothing may move before it counts as a hang; None while paused."""
+    patience_s: float | None
+    """What is left of that now, in seconds."""
 
 
 class Desk:
@@ -125,41 +128,53 @@ class Desk:
 
     # The loop
 
-    def begin_turn(self) -> Turn:
-        """Decide what runs next."""
+    def begin_turn(self, *, paused: bool = False) -> Turn:
+        """Decide what runs next; while paused nothing does, but what is on its way may still come."""
         with self._changed:
             self._take_back_dropped()
             now_s = self._clock()
-            wave = self._scheduler.schedule(now_s)
+            wave = self._scheduler.clean_up() if paused else self._scheduler.schedule(now_s)
             for new in wave.new:
                 if (admitted_s := self._admitted_s.get(new.request.request_id)) is not None:
                     self._observer.on_started(now_s - admitted_s)
             key, pixels = self._scheduler.running_key, self._scheduler.running_pixels
             if not self._scheduler.has_work:
                 self._changed.notify_all()
+            limit_s = None if paused else self._limit_s(key, pixels)
             return Turn(
                 wave,
-                polls=bool(wave.scheduled_ids) or self._scheduler.materialising > 0,
+                polls=self._scheduler.running + self._scheduler.materialising > 0,
                 key=key,
                 pixels=pixels,
-                limit_s=self._pace.limit_s(key, pixels),
+                limit_s=limit_s,
+                patience_s=None if limit_s is None else limit_s - self._scheduler.still_s(now_s),
             )
 
-    def end_turn(self, turn: Turn, outcomes: Sequence[Outcome], elapsed_s: float) -> float:
-        """Take in what a turn gave and tell the consumers. Returns for how long nothing has moved, in seconds."""
+    def end_turn(self, turn: Turn, outcomes: Sequence[Outcome]) -> str | None:
+        """Take in what a turn gave and tell the consumers. Returns what hangs, if anything does, in words."""
         with self._changed:
             now_s = self._clock()
-            told = self._scheduler.update(outcomes, now_s)
-            scheduled = turn.wave.scheduled_ids
-            if any(request_id in self._admitted_s for request_id in scheduled):
-                # One tick advances each request by about one step, in every mode.
-                self._observer.on_wave(len(scheduled), 1, elapsed_s)
-            if turn.key is not None:
-                completed = any(isinstance(outcome, Completed) for outcome in told)
-                self._pace.observe(turn.key, turn.pixels, elapsed_s, completed=completed)
-            for outcome in told:
+            # One tick advances each request by about one step, in every mode.
+            moved = self._moved(outcomes)
+            if moved:
+                elapsed_s = self._scheduler.still_s(now_s)
+                if any(request_id in self._admitted_s for request_id in moved):
+                    self._observer.on_wave(len(moved), 1, elapsed_s)
+                if turn.key is not None:
+                    ended = any(isinstance(outcome, Completed | Computed) for outcome in outcomes)
+                    self._pace.observe(turn.key, turn.pixels, elapsed_s, completed=ended)
+            for outcome in outcomes:
+                since_s = self._scheduler.materialising_s(outcome.request_id, now_s)
+                if isinstance(outcome, Completed) and since_s is not None:
+                    self._pace.observe_output(since_s)
+            for outcome in self._scheduler.update(outcomes, now_s):
                 self._tell(outcome)
-            return self._scheduler.still_s(now_s)
+            return None if turn.limit_s is None else self._what_hangs(turn.limit_s, now_s)
+
+    def note_moved(self) -> None:
+        """Count stillness from now on: what runs was held back on purpose."""
+        with self._changed:
+            self._scheduler.note_moved(self._clock())
 
     def pause_s(self) -> float | None:
         """How long the loop may sleep unless it is woken, in seconds; None when nothing is to be done."""
@@ -205,6 +220,27 @@ class Desk:
             if self._mailboxes.get(mailbox.request_id) is mailbox:
                 self._abort(mailbox.request_id)
 
+    def _limit_s(self, key: BatchKey | None, pixels: int) -> float:
+        """How long nothing may move; where all is computed, how long outputs may be on their way."""
+        return self._pace.output_limit_s if key is None else self._pace.limit_s(key, pixels)
+
+    def _moved(self, outcomes: Sequence[Outcome]) -> set[str]:
+        """The requests that were advanced on their slots."""
+        return {o.request_id for o in outcomes if self._scheduler.is_running(o.request_id)}
+
+    def _what_hangs(self, limit_s: float, now_s: float) -> str | None:
+        still_s = self._scheduler.still_s(now_s)
+        if still_s > limit_s:
+            return f"nothing has moved for {still_s:.1f} s; expected within {limit_s:.1f} s"
+        late = self._scheduler.longest_materialising(now_s)
+        if late is not None and late[1] > (output_limit_s := self._pace.output_limit_s):
+            request_id, since_s = late
+            return (
+                f"the output of request {request_id} has been on its way for {since_s:.1f} s; "
+                f"expected within {output_limit_s:.1f} s"
+            )
+        return None
+
     def _abort(self, request_id: str) -> None:
         aborted = self._scheduler.abort(request_id, self._clock())
         if aborted is not None:
@@ -215,6 +251,8 @@ class Desk:
         if isinstance(outcome, Progressed):
             if (mailbox := self._mailboxes.get(outcome.request_id)) is not None:
                 mailbox.put(outcome)
+            return
+        if isinstance(outcome, Computed):
             return
         if (admitted_s := self._admitted_s.pop(outcome.request_id, None)) is not None:
             self._observer.on_ended(outcome, self._clock() - admitted_s)

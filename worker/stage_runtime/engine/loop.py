@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Lock
 
-from stage_runtime.core.control import Control
+from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
 from stage_runtime.engine.desk import Desk, Refusal, Turn
 from stage_runtime.engine.phase import Progress
-from stage_runtime.engine.suspicion import Suspicion
+from stage_runtime.engine.suspicion import LOOK_S, Suspicion
 from stage_runtime.executor.base import Executor
 
 
@@ -29,11 +29,17 @@ class Bell:
 
     def __init__(self) -> None:
         self._rings: SimpleQueue[None] = SimpleQueue()
+        self._echo: Callable[[], None] = lambda: None
 
     def ring(self) -> None:
         """Wake the waiter, or spare it the next wait."""
         if self._rings.empty():
             self._rings.put(None)
+        self._echo()
+
+    def echo(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called with each ring too: the waiter may wait elsewhere. It takes no lock either."""
+        self._echo = wake
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait for a ring. None: for as long as it takes; whoever brings work or the end rings."""
@@ -59,6 +65,7 @@ class Loop:
         self._stopped: Refusal | None = None
         """Set once the loop is to end: makes the error for whoever still wants something."""
         self._stillness = Suspicion()
+        self._paused = False
         self._ticks = 0
         self._beat: tuple[int, float, float] | None = None
         """Number, begin and limit of what the thread does; None while idle. Replaced whole, so read without a lock."""
@@ -70,6 +77,7 @@ class Loop:
     def attach(self, executor: Executor) -> None:
         """Use this executor from now on."""
         self._executor = executor
+        self._bell.echo(executor.wake)
         self._beat = None
 
     def run(self) -> None:
@@ -86,7 +94,7 @@ class Loop:
         executor = self._executor
         if executor is None or self.stopped:
             return False
-        turn = self._desk.begin_turn()
+        turn = self._desk.begin_turn(paused=self._paused)
         if turn.wave.is_empty and not turn.polls:
             return self._answer_calls(executor)
         began_s = self._begin(turn)
@@ -94,14 +102,12 @@ class Loop:
             executor.submit(turn.wave)
         self._answer_calls(executor)
         if turn.polls:
-            outcomes = executor.poll(began_s + turn.limit_s)
-            ended_s = self._clock()
-            still_s = self._desk.end_turn(turn, outcomes, ended_s - began_s)
-            overdue = not outcomes and still_s > turn.limit_s
-            if self._stillness.confirmed("still", overdue=overdue, now_s=ended_s):
-                raise EngineHung(
-                    f"nothing has moved for {still_s:.1f} s; expected within {turn.limit_s:.1f} s"
-                )
+            patience_s = turn.patience_s
+            outcomes = executor.poll(None if patience_s is None else began_s + max(patience_s, LOOK_S))
+            what = self._desk.end_turn(turn, outcomes)
+            overdue = what is not None and not self._paused
+            if self._stillness.confirmed("still", overdue=overdue, now_s=self._clock()):
+                raise EngineHung(what)
         self._beat = None
         return True
 
@@ -155,7 +161,7 @@ class Loop:
     def _begin(self, turn: Turn) -> float:
         self._ticks += 1
         began_s = self._clock()
-        self._beat = (self._ticks, began_s, turn.limit_s)
+        self._beat = None if turn.limit_s is None else (self._ticks, began_s, turn.limit_s)
         return began_s
 
     def _answer_calls(self, executor: Executor) -> bool:
@@ -167,7 +173,9 @@ class Loop:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(executor.control(call))
+                answer = executor.control(call)
+                self._note(call)
+                future.set_result(answer)
             except RequestError as refused:
                 future.set_exception(refused)
             except BaseException as error:
@@ -177,6 +185,14 @@ class Loop:
                 )
                 raise
         return bool(calls)
+
+    def _note(self, call: Control) -> None:
+        """What a call that was carried out means for the ticks to come."""
+        if isinstance(call, Pause | Sleep):
+            self._paused, self._beat = True, None
+        elif isinstance(call, Resume | Wake):
+            self._paused = False
+        self._desk.note_moved()
 
     @staticmethod
     def _fail(futures: list[Future[object]], error: BaseException) -> None:

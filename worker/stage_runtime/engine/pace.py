@@ -38,6 +38,7 @@ class Pace:
         self._floor_s = floor_s
         self._by_key: OrderedDict[BatchKey, _Measured] = OrderedDict()
         self._mean_rate: float | None = None
+        self._longest_output_s: float | None = None
 
     def observe(self, key: BatchKey, pixels: int, elapsed_s: float, *, completed: bool) -> None:
         """A tick advanced requests of `pixels` in all by a step. `completed`: one of them ran to its end."""
@@ -52,6 +53,17 @@ class Pace:
         measured.longest_s = max(measured.longest_s, elapsed_s)
         measured.worst_rate = max(measured.worst_rate, rate)
         measured.proven = measured.proven or completed
+
+    def observe_output(self, elapsed_s: float) -> None:
+        """The output of a computed request was on its way for `elapsed_s`."""
+        self._longest_output_s = max(self._longest_output_s or 0.0, elapsed_s)
+
+    @property
+    def output_limit_s(self) -> float:
+        """How long the output of a computed request may be on its way before it counts as lost."""
+        if self._longest_output_s is None:
+            return self._startup_timeout_s
+        return max(self._floor_s, self._tolerance * self._longest_output_s)
 
     def limit_s(self, key: BatchKey | None, pixels: int) -> float:
         """How long a tick of this key and size may take before it counts as hung. Key None: nothing takes a slot."""

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from stage_runtime.core.errors import InternalError, InvalidRequest
-from stage_runtime.core.outcome import Aborted, Completed, Failed, Outcome, Progressed, failed
+from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Outcome, Progressed, failed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import NewRequest, Wave
 from stage_runtime.sched.admission import Coalescing, WaitingLine
@@ -115,12 +115,18 @@ class BaseScheduler(ABC):
         del self._running[request_id]
         self._line.rejoin(record)
 
-    def materialise(self, request_id: str) -> None:
+    def materialise(self, request_id: str, now_s: float) -> None:
         """Free the slot of a request that is computed while its output is on its way. Unknown ids are no error."""
-        record = self._running.pop(request_id, None)
-        if record is not None:
-            record.materialising = True
-            self._materialising[request_id] = record
+        record = self._records.get(request_id)
+        if record is None or record.materialising or record.first_scheduled_s is None:
+            return
+        if record.status is Status.PREEMPTED:  # its last step was under way when it was preempted
+            self._line.leave(record)
+            advance(record, Status.RUNNING)
+        self._running.pop(request_id, None)
+        self._move_on(record, record.request.steps)
+        record.materialising, record.computed_s = True, now_s
+        self._materialising[request_id] = record
 
     def fail_all(self, error: Exception, now_s: float) -> list[Failed]:
         """End every live request with `error`: the group died, or is closed."""
@@ -169,22 +175,17 @@ class BaseScheduler(ABC):
                     new.append(NewRequest(request=record.request))
                 else:
                     cached.append(record.request.request_id)
-        wave = Wave(
-            wave_id=self._last_wave_id + 1,
-            new=tuple(new),
-            cached_ids=tuple(cached),
-            finished_ids=tuple(self._untold),
-        )
-        self._untold.clear()
-        if not wave.is_empty:
-            self._last_wave_id = wave.wave_id
-        return wave
+        return self._wave(tuple(new), tuple(cached))
+
+    def clean_up(self) -> Wave:
+        """A wave that runs nothing: it only names the ids that ended. What a paused engine may send."""
+        return self._wave((), ())
 
     def update(self, outcomes: Iterable[Outcome], now_s: float) -> list[Outcome]:
         """Take in what became of requests, by id, and return what consumers are to be told.
 
         A scheduled request without an outcome did not move, and stays. An outcome of a request that is gone is
-        dropped: its consumer has had its terminal event.
+        dropped: its consumer has had its terminal event. That a request is computed is told to nobody.
         """
         told: list[Outcome] = []
         for outcome in outcomes:
@@ -195,6 +196,9 @@ class BaseScheduler(ABC):
             match outcome:
                 case Progressed(step=step):
                     self._move_on(record, step)
+                case Computed():
+                    self.materialise(outcome.request_id, now_s)
+                    continue
                 case Completed():
                     self._end(record, Status.FINISHED_COMPLETED)
                 case Aborted():
@@ -231,9 +235,34 @@ class BaseScheduler(ABC):
         """Requests that are computed and whose output is on its way."""
         return len(self._materialising)
 
+    @property
+    def running(self) -> int:
+        """Requests that take a slot."""
+        return len(self._running)
+
+    def is_running(self, request_id: str) -> bool:
+        """True for a request that takes a slot."""
+        return request_id in self._running
+
     def still_s(self, now_s: float) -> float:
         """Seconds since any running request last moved; 0 when none runs."""
-        return now_s - self._moved_s if self._running or self._materialising else 0.0
+        return now_s - self._moved_s if self._running else 0.0
+
+    def note_moved(self, now_s: float) -> None:
+        """Count stillness from now on: what runs was held back on purpose."""
+        self._moved_s = now_s
+        for record in self._materialising.values():
+            record.computed_s = now_s
+
+    def materialising_s(self, request_id: str, now_s: float) -> float | None:
+        """For how many seconds a computed request's output has been on its way; None when it isn't."""
+        record = self._materialising.get(request_id)
+        return None if record is None else now_s - record.computed_s
+
+    def longest_materialising(self, now_s: float) -> tuple[str, float] | None:
+        """The request whose output has been on its way for longest, and for how many seconds."""
+        record = next(iter(self._materialising.values()), None)
+        return None if record is None else (record.request.request_id, now_s - record.computed_s)
 
     def snapshot(self, now_s: float) -> Snapshot:
         """How busy it is."""
@@ -270,6 +299,19 @@ class BaseScheduler(ABC):
             self._running[record.request.request_id] = record
             joined.append(record)
         return joined
+
+    def _wave(self, new: tuple[NewRequest, ...], cached: tuple[str, ...]) -> Wave:
+        """The next wave, with the ids that ended since the last one."""
+        wave = Wave(
+            wave_id=self._last_wave_id + 1,
+            new=new,
+            cached_ids=cached,
+            finished_ids=tuple(self._untold),
+        )
+        self._untold.clear()
+        if not wave.is_empty:
+            self._last_wave_id = wave.wave_id
+        return wave
 
     def _move_on(self, record: Record, step: int) -> None:
         """Count progress. Steps never run backwards, nor past what was asked for."""

@@ -52,6 +52,8 @@ class Record:
     steps_done: int = 0
     materialising: bool = False
     """Computed but not delivered yet: still RUNNING and owned here, but it takes no slot."""
+    computed_s: float = 0.0
+    """Since when it materialises."""
 
     @property
     def cost_left(self) -> int:
