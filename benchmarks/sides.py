@@ -16,7 +16,8 @@ from pictures import Picture
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
-from stage_runtime.assemble import build_engine, resolve_model
+from stage_runtime.assemble import build_engine
+from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine

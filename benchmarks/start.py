@@ -70,7 +70,7 @@ def _import(config: StageConfig) -> ResolvedModel:
     import diffusers
     import torch  # noqa: F401 - part of what is timed
 
-    from stage_runtime.assemble import resolve_model
+    from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.executor import uni  # noqa: F401 - part of what is timed
 
     model = resolve_model(config.model)

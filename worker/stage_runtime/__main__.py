@@ -55,7 +55,6 @@ def _run(arguments: Namespace) -> NoReturn:
     from stage_runtime.exit import leave
 
     log.configure(os.environ.get(names.ENV_STAGE, ""))
-    epoch = os.environ.get(names.ENV_EPOCH, "")
     try:
         config = load(arguments.config)
         log.configure(config.name)
@@ -63,20 +62,29 @@ def _run(arguments: Namespace) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the process leaves with its code
         _tell(error)
         death = error
-    leave(death, epoch=int(epoch) if epoch.isdecimal() else None)
+    leave(death, epoch=_epoch())
+
+
+def _epoch() -> int:
+    """Which of its replica's lives this is, from 0."""
+    from stage_api import names
+
+    given = os.environ.get(names.ENV_EPOCH, "")
+    return int(given) if given.isdecimal() else 0
 
 
 async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | None:
     """Serve. What it died of; None when it was told to stop."""
-    from stage_runtime.assemble import build_app, build_engine, resolve_model
+    from stage_runtime.assemble import build_app, build_engine
     from stage_runtime.local.leash import ChildEnd
+    from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.server.drain import Drain
     from stage_runtime.server.serve import Grace, listen, serve, url_of
     from stage_runtime.stage.inline import InlineStage
 
     leash = None if arguments.leash is None else ChildEnd(arguments.leash)
     model = resolve_model(config.model)
-    engine = build_engine(config, model)
+    engine = build_engine(config, model, epoch=_epoch())
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     drain = Drain()
     app = build_app(config, model, engine, drain)

@@ -22,7 +22,7 @@ from stage_api.errors import Fault, SpecError
 from stage_api.manifest import load_manifest, parse_stage
 from stage_api.spec import Embedded
 from stage_api.stage import DiffusionStage
-from stage_runtime.assemble import build_engine, resolve_model
+from stage_runtime.assemble import build_engine
 from stage_runtime.calls import Call, Progress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelError
@@ -31,6 +31,7 @@ from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.phase import Phase
 from stage_runtime.pipelines.arguments import build_requests, draw_seed
 from stage_runtime.pipelines.contract import Wishes
+from stage_runtime.pipelines.served import resolve_model
 
 if TYPE_CHECKING:
     import torch

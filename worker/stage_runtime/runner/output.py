@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.core.outcome import Modality, Output
+from stage_runtime.core.outcome import Modality, Output, PhaseSeconds
 
 FIELDS = {"images": Modality.IMAGE, "frames": Modality.VIDEO, "audios": Modality.AUDIO}
 """Where diffusers' output classes keep what was made."""
@@ -24,6 +24,19 @@ class OutputFormat(NamedTuple):
     arguments: dict[str, Any]
     convert: Callable[[Any, int | None], Output]
     """(result, sample rate in hertz or None) → output."""
+
+
+class Made(NamedTuple):
+    """What a pipeline has made for a request, as it left the pipeline."""
+
+    request_id: str
+    result: Any
+    steps: int
+    phases: PhaseSeconds
+
+
+Deliver = Callable[[Made], None]
+"""Takes what was made, to convert it elsewhere."""
 
 
 def modality_of(result: Any) -> Modality:

@@ -19,6 +19,7 @@ from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
+    Computed,
     Failed,
     Outcome,
     Output,
@@ -29,7 +30,7 @@ from stage_runtime.core.outcome import (
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
-from stage_runtime.runner.output import PIXELS, OutputFormat, modality_of
+from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, modality_of
 from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
@@ -47,6 +48,8 @@ class RunnerOptions:
     merge: bool = True
     """False: every call runs alone, so that a picture never depends on its neighbours, to the last bit."""
     output: OutputFormat = PIXELS
+    deliver: Deliver | None = None
+    """Who takes what was made, unconverted; the outcome is `Computed` then. None: the runner converts it itself."""
 
 
 class Runner:
@@ -65,7 +68,7 @@ class Runner:
         sample_rate: int | None = None,
         options: RunnerOptions = RunnerOptions(),
     ) -> None:
-        self._sample_rate, self._output = sample_rate, options.output
+        self._sample_rate, self._output, self._deliver = sample_rate, options.output, options.deliver
         self._device = pipeline.device
         self._pipeline = settle(pipeline)
         loaded = Loaded.of(self._pipeline)
@@ -142,6 +145,10 @@ class Runner:
             if (outcome := self._outcome(request_id, previews)) is not None
         ]
 
+    def convert(self, result: Any) -> Output:
+        """What a pipeline has made, in host memory. Any thread. Raises: ValueError for what it can't be."""
+        return self._output.convert(result, self._sample_rate)
+
     def stop_early(self, request_id: str) -> None:
         """Have a request skip its remaining steps, after the one it is in. Raises InvalidRequest when it can't."""
         if not self.capability.early_stop:
@@ -175,6 +182,10 @@ class Runner:
     def _outcome(self, request_id: str, previews: dict[str, Output]) -> Outcome | None:
         script, request = self._hub.scripts[request_id], self._requests[request_id]
         if script.done:
+            if self._deliver is not None and script.error is None:
+                result, script.result = script.result, None
+                self._deliver(Made(request_id, result, script.steps, _phases(script)))
+                return Computed(request_id)
             output = self._result(script)
             if not isinstance(output, Output):
                 self._batcher.on_fault(
@@ -194,7 +205,7 @@ class Runner:
         if script.error is not None:
             return script.error
         try:
-            return self._output.convert(script.result, self._sample_rate)
+            return self.convert(script.result)
         except Exception as error:  # noqa: BLE001 - a result that can't be used fails its request, and no other
             return error
 

@@ -41,10 +41,12 @@ class Worker:
         ask: Callable[[str, int], dict[str, Any]],
         device: torch.device,
         *,
+        rank: int = 0,
         faults: FaultProbe | None = None,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
     ) -> None:
         self._device = device
+        self._rank = rank
         if device.type == "cpu" and (threads := cpu_threads()) is not None:
             torch.set_num_threads(threads)
         try:
@@ -67,6 +69,16 @@ class Worker:
     def capability(self) -> Capability:
         """What the loaded model can do."""
         return self._runner.capability
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._device
+
+    @property
+    def paused(self) -> bool:
+        """True while nothing is to run."""
+        return False
 
     @property
     def runner(self) -> Runner:
@@ -107,15 +119,20 @@ class Worker:
             torch.accelerator.empty_cache()
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device by the name in the spec; "auto" takes an accelerator where there is one. Raises ModelError."""
-    if wanted == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if found is None else found
-    device = torch.device(wanted)
-    if device.type != "cpu" and torch.accelerator.current_accelerator(check_available=True) is None:
+def choose_device(wanted: str, index: int = 0) -> torch.device:
+    """The device of the `index`-th rank of this machine, by the name in the spec.
+
+    "auto" takes an accelerator where there is one. Raises: ModelError when there are too few.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    kind = found.type if wanted == "auto" and found is not None else wanted
+    if kind in ("auto", "cpu"):
+        return torch.device("cpu")
+    if found is None or found.type != kind:
         raise ModelError(f"engine.device is {wanted}, but this machine has none")
-    return device
+    if index >= (count := torch.accelerator.device_count()):
+        raise ModelError(f"rank {index} of this machine needs a {kind} of its own; there are {count}")
+    return torch.device(kind, index)
 
 
 def _sample_rate(pipeline: Any) -> int | None:

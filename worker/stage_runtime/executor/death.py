@@ -1,0 +1,82 @@
+"""Why a group died: from the exits of its ranks and their last words to one typed error. Pure.
+
+When one rank is killed, the others often end too, since their collectives break. So a rank that was killed from
+outside is the cause before one that ended by itself, and a special exit code before the general one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stage_api.errors import Fault, SpecError
+from stage_api.outcome import ExitCode
+from stage_runtime.core.errors import (
+    DeviceLost,
+    EngineDeadError,
+    EngineHung,
+    ModelError,
+    OutOfDeviceMemory,
+    RendezvousTimeout,
+)
+from stage_runtime.executor.supervisor import how_it_ended
+from stage_runtime.ipc.messages import Dying
+
+_DEATHS: Final[dict[int, type[EngineDeadError]]] = {
+    ExitCode.HANG: EngineHung,
+    ExitCode.ACCELERATOR_FAULT: DeviceLost,
+    ExitCode.RENDEZVOUS_TIMEOUT: RendezvousTimeout,
+    ExitCode.OUT_OF_MEMORY: OutOfDeviceMemory,
+}
+
+_CONSEQUENCES: Final = (ExitCode.RANK_DIED, ExitCode.HANG)
+
+
+class Deaths:
+    """What is known of the ranks that ended."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, int] = {}
+        self._words: dict[int, Dying] = {}
+
+    def said(self, dying: Dying) -> None:
+        """A rank's last words."""
+        self._words[dying.rank] = dying
+        self._codes.setdefault(dying.rank, dying.exit_code)
+
+    def exited(self, rank: int, code: int) -> None:
+        """A rank's process ended; a negative code is a signal."""
+        if rank not in self._words:
+            self._codes[rank] = code
+
+    @property
+    def may_be_another(self) -> bool:
+        """True when ranks ended only by themselves, as they do when another one is gone."""
+        return bool(self._codes) and all(code in _CONSEQUENCES for code in self._codes.values())
+
+    def cause(self) -> EngineDeadError | None:
+        """What killed the group; None while all ranks live.
+
+        Raises: SpecError or ModelError, when a rank couldn't start for such a reason.
+        """
+        if not self._codes:
+            return None
+        rank = min(self._codes, key=lambda one: (_order(self._codes[one]), one))
+        words = self._words.get(rank)
+        if words is None:
+            ended = how_it_ended(self._codes[rank])
+            return _DEATHS.get(self._codes[rank], EngineDeadError)(f"rank {rank} {ended}", rank=rank)
+        if words.exit_code == ExitCode.CONFIG:
+            raise SpecError(
+                [Fault(*fault) for fault in words.faults] or [Fault("", "a config", words.message)]
+            )
+        if words.exit_code == ExitCode.MODEL:
+            raise ModelError(words.message)
+        kind = _DEATHS.get(words.exit_code, EngineDeadError)
+        return kind(f"rank {rank}: {words.message}", rank=rank)
+
+
+def _order(code: int) -> int:
+    """Killed from outside first, then special codes, then the general one."""
+    if code < 0:
+        return 0
+    return 2 if code == ExitCode.RANK_DIED else 1

@@ -1,0 +1,360 @@
+"""One process per local rank: waves and control calls go to all ranks in one order, outcomes come back by request id.
+
+The engine's loop thread is the only user of the sockets. A rank that ends, says what it can't, or lets a deadline
+pass is the end of the group: it fails closed, and nothing is served by it again. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from threading import Event, Lock
+from typing import Final
+
+import msgspec
+
+from stage_api.config import StageConfig
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.control import Control, Outstanding, StopEarly, patience_s
+from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
+from stage_runtime.core.outcome import Computed, Outcome, failed
+from stage_runtime.core.wave import Wave
+from stage_runtime.executor.answers import combined
+from stage_runtime.executor.death import Deaths
+from stage_runtime.executor.dispatch import Dispatch
+from stage_runtime.executor.handshake import Handshake
+from stage_runtime.executor.ledger import BadReply, Delivery, Ledger, Settled
+from stage_runtime.executor.supervisor import Supervisor
+from stage_runtime.ipc import channel as wire
+from stage_runtime.ipc.codec import attach
+from stage_runtime.ipc.messages import (
+    Answered,
+    Ask,
+    Command,
+    Dying,
+    OutputReady,
+    Reply,
+    Run,
+    Setup,
+    ShmRef,
+    Stop,
+    Ticked,
+)
+from stage_runtime.ipc.shm import Owner, Receiver
+
+CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
+NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
+CAUSE_S: Final = 0.05  # for the rank to end that others ended of
+THREADS: Final = "OMP_NUM_THREADS"
+
+log = logging.getLogger(__name__)
+
+
+class MpExecutor:
+    """Implements `executor.base.Executor` with a process per rank of this pod."""
+
+    def __init__(
+        self, config: StageConfig, *, epoch: int = 0, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """Start the ranks and wait until all are ready, for the startup timeout.
+
+        Raises: what a rank couldn't start for (SpecError, ModelError, OutOfDeviceMemory …); RendezvousTimeout that
+        names the ranks that are missing; EngineDeadError for one that ended.
+        """
+        self._topology = config.topology()
+        self._config = config
+        self._epoch = epoch
+        self._startup_s = float(config.startup.timeout_seconds)
+        self._dispatch = Dispatch(self._topology.degrees["data"])
+        self._ledger = Ledger()
+        self._deaths = Deaths()
+        self._supervisor = Supervisor()
+        self._backlog: list[Outcome] = []
+        self._answers: dict[int, Answered] = {}
+        self._last_call = 0
+        self._last_wave = 0
+        self._allowance_s = self._startup_s
+        """How long a rank may be in a tick before it looks at its channel, as far as is known."""
+        self._woken = False
+        self._death: EngineDeadError | None = None
+        self._dying = Lock()
+        self._noticed = Event()
+        self._on_death: list[Callable[[EngineDeadError], None]] = []
+        self._closed = False
+        self._owner = Owner.current()
+        self._receiver = Receiver(self._owner)
+        self._receiver.sweep()
+        self._channel = wire.EngineChannel()
+        try:
+            self._capability = self._open(environ)
+        except BaseException:
+            self.close()
+            raise
+
+    # The protocol
+
+    @property
+    def capability(self) -> Capability:
+        """What the loaded model can do."""
+        return self._capability
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of the local ranks."""
+        return self._supervisor.pids
+
+    def submit(self, wave: Wave) -> None:
+        """Send each idle copy of the model what it is to run, and all ranks what they are to forget."""
+        self.health()
+        if wave.finished_ids:
+            self._drop(self._ledger.forget(wave.finished_ids))
+        run = self._dispatch.plan(wave)
+        if run is None:
+            return
+        self._last_wave = wave.wave_id
+        self._ledger.enter(run.places, wave.wave_id)
+        self._send(run)
+
+    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+        """What the ranks have said, waiting for the first word until `deadline_s` on the monotonic clock."""
+        outcomes, self._backlog = self._backlog, []
+        woken, self._woken = self._woken, False
+        if deadline_s is not None:
+            self._allowance_s = max(self._allowance_s, deadline_s - time.monotonic())
+        if not outcomes:
+            self._receive(0.0 if woken else _left(deadline_s))
+            outcomes, self._backlog = self._backlog, []
+        if not outcomes:
+            self.health()
+        return outcomes
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Have the ranks stop working on these."""
+        self._dispatch.forget(request_ids)
+        self._drop(self._ledger.forget(request_ids))
+        self._send(Run(wave=Wave(wave_id=self._last_wave, finished_ids=tuple(request_ids)), places={}))
+
+    def control(self, call: Control) -> object:
+        """Ask every rank, and wait for all answers. Outcomes that come meanwhile are kept for the next poll.
+
+        Raises: EngineHung when a rank doesn't answer in time.
+        """
+        self.health()
+        if isinstance(call, StopEarly) and self._dispatch.place_of(call.request_id) is None:
+            raise InvalidRequest(f"request {call.request_id} is not running")
+        self._last_call += 1
+        self._answers = {}
+        self._send(Ask(self._last_call, call))
+        until_s = time.monotonic() + patience_s(call) + self._allowance_s
+        while len(self._answers) < self._topology.world_size:
+            if time.monotonic() > until_s:
+                silent = sorted(set(range(self._topology.world_size)) - set(self._answers))
+                raise self._die(
+                    EngineHung(f"rank {silent[0]} has not answered {type(call).__name__}", rank=silent[0])
+                )
+            if not self._receive(_left(until_s)):
+                self._woken = True  # for the poll that comes next
+                self.health()
+        answer = combined(call, self._answers)
+        if isinstance(call, Outstanding) and isinstance(answer, dict):
+            return {**answer, "ledger": len(self._ledger), "placed": self._dispatch.placed}
+        return answer
+
+    def wake(self) -> None:
+        """Make a poll that waits return."""
+        self._channel.wake()
+
+    def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
+        """Call `callback` when the group dies, also while nobody polls."""
+        with self._dying:
+            if self._death is None:
+                self._on_death.append(callback)
+                return
+        callback(self._death)
+
+    def health(self) -> None:
+        """Raises what killed the group, if anything did."""
+        if self._death is None and not self._closed and (death := self._cause()) is not None:
+            self._die(death)
+        if self._death is not None:
+            raise self._death
+        if self._closed:
+            raise EngineDeadError("the executor is closed")
+
+    def close(self) -> None:
+        """End the ranks, orderly if they live, and free sockets and shared memory. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        # A group that is dead may hang in a collective: it isn't asked.
+        self._supervisor.stop(self._ask_to_stop, patience_s=0.0 if self._death is not None else CLOSE_S)
+        self._receiver.close()
+        self._channel.close()
+
+    # Start
+
+    def _open(self, environ: Mapping[str, str]) -> Capability:
+        until_s = time.monotonic() + self._startup_s
+        topology = self._topology
+        handshake = Handshake(
+            Setup(config=self._config.encode().encode(), epoch=self._epoch),
+            digest=topology.digest,
+            world_size=topology.world_size,
+        )
+        ranks = topology.ranks_of(0)
+        self._supervisor.start({rank: self._command(rank) for rank in ranks}, _environ(environ, len(ranks)))
+        for pidfd in self._supervisor.sentinels:
+            self._channel.watch(pidfd)
+        while not handshake.complete:
+            if time.monotonic() > until_s:
+                raise RendezvousTimeout(f"after {self._startup_s:.0f} s {handshake.missing}")
+            for reply in self._channel.receive(_left(until_s)):
+                for command in self._greeted(handshake, reply):
+                    self._send(command)
+            self.health()
+        self._channel.seal()
+        self._supervisor.watch(self._on_exit)
+        return handshake.capability
+
+    def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
+        if isinstance(reply, wire.BadReply):
+            raise EngineDeadError(f"rank {reply.rank} can't be understood: {reply.why}", rank=reply.rank)
+        if isinstance(reply, Dying):
+            self._deaths.said(reply)
+            return []
+        return handshake.take(reply)
+
+    def _command(self, rank: int) -> list[str]:
+        return [
+            sys.executable,
+            *("-m", "stage_runtime.worker.proc"),
+            *("--rank", str(rank)),
+            *("--engine", self._channel.address),
+            *("--owner", self._owner.text),
+            *("--epoch", str(self._epoch)),
+            *("--digest", self._topology.digest),
+            *("--parent", str(os.getpid())),
+        ]
+
+    # Talk
+
+    def _send(self, command: Command) -> None:
+        try:
+            self._channel.send(range(self._topology.world_size), command)
+        except wire.PeerGone as gone:
+            self.health()  # its exit says more
+            raise self._die(EngineDeadError(f"rank {gone.rank} can't be reached", rank=gone.rank)) from gone
+
+    def _receive(self, timeout_s: float | None) -> bool:
+        """Take in what the ranks say. False when nobody said anything."""
+        replies = self._channel.receive(timeout_s)
+        try:
+            for reply in replies:
+                self._take(reply)
+        except BadReply as bad:
+            raise self._die(EngineDeadError(str(bad))) from bad
+        return bool(replies)
+
+    def _take(self, reply: Reply | wire.BadReply) -> None:
+        match reply:
+            case Ticked():
+                self._ticked(reply)
+            case OutputReady():
+                self._settle(self._ledger.ready(reply))
+            case Answered(call_id=call_id, rank=rank):
+                if call_id == self._last_call:
+                    self._answers[rank] = reply
+            case Dying():
+                self._deaths.said(reply)
+            case wire.BadReply(rank=rank, why=why):
+                raise self._die(EngineDeadError(f"rank {rank} can't be understood: {why}", rank=rank))
+            case _:
+                raise BadReply(f"rank {reply.rank} sent a {type(reply).__name__} while it served")
+
+    def _ticked(self, reply: Ticked) -> None:
+        copy = self._topology.coordinates[reply.rank].data
+        if reply.rank != self._topology.data_primaries[copy]:
+            raise BadReply(f"rank {reply.rank} answers for its copy of the model, but isn't its first")
+        settled = self._ledger.ticked(reply)
+        if reply.idle:
+            self._dispatch.idle(copy)
+        self._settle(settled)
+
+    def _settle(self, settled: Settled) -> None:
+        self._drop(settled.dropped)
+        self._backlog += map(self._unpacked, settled.deliveries)
+
+    def _unpacked(self, delivery: Delivery) -> Outcome:
+        """The outcome with its bytes. One whose bytes can't be had fails its request, and no other."""
+        outcome = delivery.outcome
+        if isinstance(outcome, Computed):
+            self._dispatch.computed(outcome.request_id)
+        if delivery.parcel is None:
+            return outcome
+        try:
+            return attach(outcome, delivery.parcel, self._receiver.take)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its cause
+            log.warning(
+                "output can't be unpacked", extra={"request_id": outcome.request_id, "why": repr(error)}
+            )
+            return msgspec.structs.replace(
+                failed(outcome.request_id, error), message=f"the output can't be unpacked: {error}"
+            )
+
+    def _drop(self, refs: Sequence[ShmRef]) -> None:
+        for ref in refs:
+            with suppress(Exception):  # what can't be freed is freed with its segment
+                self._receiver.drop(ref)
+
+    # Death
+
+    def _on_exit(self, rank: int, code: int) -> None:
+        """From the sentinel's thread. The loop thread notices it while it polls, and knows the rank's last words."""
+        self._channel.wake()
+        if not self._noticed.wait(NOTICE_S):
+            with suppress(EngineDeadError):
+                self.health()
+
+    def _cause(self) -> EngineDeadError | None:
+        """What has killed the group, if anything has."""
+        for look in (1, 2):
+            for rank, code in self._supervisor.ended().items():
+                self._deaths.exited(rank, code)
+            if look == 2 or not self._deaths.may_be_another:
+                break
+            self._supervisor.wait(CAUSE_S)
+        return self._deaths.cause()
+
+    def _die(self, death: EngineDeadError) -> EngineDeadError:
+        """Refuse everything from now on. Only the first cause counts; returns it."""
+        with self._dying:
+            if self._death is not None:
+                return self._death
+            self._death = death
+            callbacks, self._on_death = self._on_death, []
+        self._noticed.set()
+        self._supervisor.kill()
+        self._receiver.sweep_own()
+        for callback in callbacks:
+            callback(death)
+        return death
+
+    def _ask_to_stop(self) -> None:
+        with suppress(Exception):  # those that hear nothing are terminated
+            self._channel.send(self._supervisor.pids, Stop())
+
+
+def _left(deadline_s: float | None) -> float | None:
+    return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+
+def _environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """A rank's environment: the cores are shared out, unless somebody has decided."""
+    shared = {**environ, "PYTHONUNBUFFERED": "1"}
+    if ranks > 1 and not environ.get(THREADS):
+        shared[THREADS] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    return shared
