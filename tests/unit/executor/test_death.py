@@ -1,0 +1,102 @@
+"""Why a group died: one typed error from the exits and last words of its ranks."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from stage_api.errors import SpecError
+from stage_api.outcome import ExitCode
+from stage_runtime.core.errors import (
+    DeviceLost,
+    EngineDeadError,
+    EngineHung,
+    ModelError,
+    OutOfDeviceMemory,
+    RendezvousTimeout,
+)
+from stage_runtime.executor.death import Deaths
+from stage_runtime.ipc.messages import Dying
+
+
+def dying(rank: int, code: int, message: str = "why") -> Dying:
+    """Last words."""
+    return Dying(rank=rank, exit_code=code, error="Some", message=message)
+
+
+def test_while_all_live_there_is_no_cause() -> None:
+    assert Deaths().cause() is None
+
+
+def test_a_killed_rank_is_named_with_its_signal() -> None:
+    deaths = Deaths()
+    deaths.exited(1, -signal.SIGKILL)
+    cause = deaths.cause()
+    assert type(cause) is EngineDeadError
+    assert str(cause) == "rank 1 was killed by SIGKILL"
+    assert cause.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ExitCode.RANK_DIED, EngineDeadError),
+        (ExitCode.HANG, EngineHung),
+        (ExitCode.ACCELERATOR_FAULT, DeviceLost),
+        (ExitCode.RENDEZVOUS_TIMEOUT, RendezvousTimeout),
+        (ExitCode.OUT_OF_MEMORY, OutOfDeviceMemory),
+    ],
+)
+def test_an_exit_code_keeps_its_type_with_and_without_last_words(
+    code: ExitCode, kind: type[EngineDeadError]
+) -> None:
+    silent, heard = Deaths(), Deaths()
+    silent.exited(0, code)
+    heard.said(dying(0, code))
+    for deaths in (silent, heard):
+        cause = deaths.cause()
+        assert type(cause) is kind
+        assert cause.exit_code is code
+
+
+def test_a_model_that_a_rank_cannot_load_is_the_model_s_fault() -> None:
+    deaths = Deaths()
+    deaths.said(dying(0, ExitCode.MODEL, "no such folder"))
+    with pytest.raises(ModelError, match="no such folder"):
+        deaths.cause()
+
+
+def test_a_config_that_a_rank_refuses_keeps_its_faults() -> None:
+    deaths = Deaths()
+    deaths.said(
+        Dying(rank=0, exit_code=64, error="SpecError", message="x", faults=(("spec.engine.a", "1", "2"),))
+    )
+    with pytest.raises(SpecError) as refused:
+        deaths.cause()
+    assert str(refused.value.faults[0]) == "spec.engine.a: expected 1, got 2"
+
+
+def test_the_rank_that_was_killed_is_the_cause_and_not_those_that_missed_it() -> None:
+    deaths = Deaths()
+    deaths.said(dying(0, ExitCode.RANK_DIED, "connection closed by peer"))
+    assert deaths.may_be_another
+    deaths.exited(1, -signal.SIGKILL)
+    assert not deaths.may_be_another
+    cause = deaths.cause()
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_a_poisoned_device_is_the_cause_and_not_the_collective_that_broke() -> None:
+    deaths = Deaths()
+    deaths.said(dying(0, ExitCode.RANK_DIED))
+    deaths.said(dying(1, ExitCode.ACCELERATOR_FAULT))
+    assert type(deaths.cause()) is DeviceLost
+
+
+def test_last_words_say_more_than_the_exit_that_follows_them() -> None:
+    deaths = Deaths()
+    deaths.said(dying(0, ExitCode.ACCELERATOR_FAULT, "sticky"))
+    deaths.exited(0, -signal.SIGKILL)
+    assert "sticky" in str(deaths.cause())
