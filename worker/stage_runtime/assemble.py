@@ -5,7 +5,6 @@ Importing it loads no torch: what lies below the line is imported by the thread 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stage_api.config import StageConfig
@@ -14,7 +13,7 @@ from stage_api.execution import unsupported
 from stage_api.spec import EngineSpec
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
-from stage_runtime.executor.base import Executor
+from stage_runtime.executor.select import select
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
@@ -38,7 +37,7 @@ def build_engine(
     if faults := (*unsupported(config), *_unqueueable(config.engine)):
         raise SpecError(faults)
     return Engine(
-        build_executor=_executor(config, model, epoch),
+        build_executor=select(config, model, epoch=epoch),
         scheduler=_scheduler(config),
         startup_timeout_s=float(config.startup.timeout_seconds),
         warmup=warmup_requests(model, config.engine.warmup),
@@ -65,20 +64,6 @@ def _scheduler(config: StageConfig) -> BaseScheduler:
         max_queue_size=spec.max_queue_size,
         coalescing=Coalescing(max_wait_s) if copies == 1 else Coalescing.data_parallel(max_wait_s),
     )
-
-
-def _executor(config: StageConfig, model: ResolvedModel, epoch: int) -> Callable[[], Executor]:
-    def build() -> Executor:
-        if config.engine.executor.value == "mp":
-            from stage_runtime.executor.mp import MpExecutor
-
-            return MpExecutor(config, epoch=epoch)
-        from stage_runtime.executor.uni import UniExecutor
-        from stage_runtime.worker.entry import build_worker
-
-        return UniExecutor(lambda: build_worker(config, model))
-
-    return build
 
 
 def _unqueueable(spec: EngineSpec) -> tuple[Fault, ...]:

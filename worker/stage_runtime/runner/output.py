@@ -72,5 +72,33 @@ def to_output(result: Any, sample_rate: int | None = None) -> Output:
     )
 
 
+def tensor_to_output(result: Any, sample_rate: int | None = None) -> Output:
+    """The first item of a pipeline's result made with `output_type="pt"`: the same bytes as `to_output` gives.
+
+    Shapes: images (1, 3, height, width), frames (1, frames, 3, height, width), floats in [0, 1] on any device. They are
+    quantised where they are, so that a quarter of the bytes has to be copied.
+    """
+    modality = modality_of(result)
+    item = getattr(result, next(name for name, kind in FIELDS.items() if kind is modality))[0]
+    if modality is Modality.AUDIO or not isinstance(item, torch.Tensor):
+        return to_output(result, sample_rate)
+    if item.ndim != DIMENSIONS[modality]:
+        raise ValueError(f"{type(result).__name__} holds one {modality} of shape {tuple(item.shape)}")
+    pixels = (item.detach().float() * 255).round().to(torch.uint8).movedim(-3, -1).contiguous().cpu().numpy()
+    return Output(modality=modality, data=pixels.tobytes(), shape=pixels.shape, dtype=str(pixels.dtype))
+
+
 PIXELS: Final = OutputFormat({"output_type": "np"}, to_output)
 """What clients get: pixels, frames or samples."""
+
+TENSORS: Final = OutputFormat({"output_type": "pt"}, tensor_to_output)
+"""The same, left on the device by the pipeline: whoever converts it may do so while the device works on."""
+
+PROCESSORS: Final = ("image_processor", "video_processor")
+"""What a pipeline's own conversion is, where it knows both formats."""
+
+
+def deferred(output: OutputFormat, pipeline: Any) -> OutputFormat:
+    """`output`, or its like that leaves the copy to whoever converts, where the pipeline can."""
+    can = any(getattr(pipeline, name, None) is not None for name in PROCESSORS)
+    return TENSORS if output is PIXELS and can else output

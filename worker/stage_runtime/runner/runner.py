@@ -30,7 +30,7 @@ from stage_runtime.core.outcome import (
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
-from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, modality_of
+from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, deferred, modality_of
 from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
@@ -68,7 +68,8 @@ class Runner:
         sample_rate: int | None = None,
         options: RunnerOptions = RunnerOptions(),
     ) -> None:
-        self._sample_rate, self._output, self._deliver = sample_rate, options.output, options.deliver
+        self._sample_rate, self._deliver = sample_rate, options.deliver
+        self._output = options.output if self._deliver is None else deferred(options.output, pipeline)
         self._device = pipeline.device
         self._pipeline = settle(pipeline)
         loaded = Loaded.of(self._pipeline)

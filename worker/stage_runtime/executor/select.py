@@ -1,0 +1,56 @@
+"""Which executor carries out a stage's waves: `uni`, `mp`, or a class that the stage brings. Loads no torch.
+
+What can't be had is a fault at start, never another executor than the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from stage_api.config import StageConfig
+from stage_api.errors import Fault, SpecError
+from stage_api.spec import ExecutorKind
+from stage_runtime.executor.base import Executor
+from stage_runtime.pipelines.contract import ResolvedModel
+
+
+class ExecutorClass(Protocol):
+    """What a stage's own executor class is called with, in the engine's loop thread."""
+
+    def __call__(self, config: StageConfig, model: ResolvedModel, *, epoch: int) -> Executor: ...
+
+
+def select(
+    config: StageConfig, model: ResolvedModel, *, epoch: int = 0, own: ExecutorClass | None = None
+) -> Callable[[], Executor]:
+    """What builds the executor, on the thread that will use it.
+
+    Raises: SpecError when `uni` is asked for with more than one rank.
+    """
+    if own is not None:
+        return lambda: own(config, model, epoch=epoch)
+    ranks = config.topology().world_size
+    if config.engine.executor is ExecutorKind.UNI:
+        if ranks > 1:
+            raise SpecError([Fault("spec.engine.executor", f"mp for {ranks} ranks", "uni")])
+        return lambda: _uni(config, model)
+    return lambda: _mp(config, epoch)
+
+
+def default_kind(ranks: int) -> str:
+    """What is taken where nobody asked: `uni` for one rank, `mp` for more."""
+    return "uni" if ranks == 1 else "mp"
+
+
+def _uni(config: StageConfig, model: ResolvedModel) -> Executor:
+    from stage_runtime.executor.uni import UniExecutor
+    from stage_runtime.worker.entry import build_worker
+
+    return UniExecutor(lambda: build_worker(config, model))
+
+
+def _mp(config: StageConfig, epoch: int) -> Executor:
+    from stage_runtime.executor.mp import MpExecutor
+
+    return MpExecutor(config, epoch=epoch)
