@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 import torch
@@ -47,14 +47,22 @@ class Packer:
         connect: Callable[[], RankChannel],
         sender: Sender,
     ) -> None:
-        """`connect` opens the packer's own channel: it is called, and the channel used, in the packer's thread."""
+        """`connect` opens the packer's own channel: it is called, and the channel used, in the packer's thread.
+
+        Returns once that is done, since the engine stops listening when all ranks are ready. Raises: what it raised.
+        """
         self._rank, self._convert, self._device, self._sender = rank, convert, device, sender
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
         self._wanted: dict[str, int] = {}
         """Wave of entry of each request whose output is still to be sent."""
+        self._connected = Event()
+        self._refused: BaseException | None = None
         self._thread = Thread(target=self._run, args=(connect,), name="packer", daemon=True)
         self._thread.start()
+        self._connected.wait()  # `connect` has a deadline of its own
+        if self._refused is not None:
+            raise self._refused
 
     def take(self, made: Made, wave_id: int) -> None:
         """Pack this and send it, soon."""
@@ -82,7 +90,13 @@ class Packer:
         self._thread.join(CLOSE_S)
 
     def _run(self, connect: Callable[[], RankChannel]) -> None:
-        channel = connect()
+        try:
+            channel = connect()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits for it
+            self._refused = error
+            return
+        finally:
+            self._connected.set()
         stream = None if self._device.type == "cpu" else torch.Stream(self._device)
         try:
             while (job := self._jobs.get()) is not None:
