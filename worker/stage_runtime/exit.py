@@ -40,6 +40,7 @@ def report_of(error: BaseException | None, *, epoch: int | None = None) -> Termi
         exit_code=exit_code_of(error),
         reason="Drained" if error is None else type(error).__name__[:64],
         message="" if error is None else str(error),
+        rank=error.rank if isinstance(error, EngineDeadError) else None,
         epoch=epoch,
     )
 

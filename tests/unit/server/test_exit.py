@@ -15,6 +15,7 @@ from stage_runtime.core.errors import (
     InternalError,
     ModelError,
     OutOfDeviceMemory,
+    RendezvousTimeout,
 )
 from stage_runtime.exit import ENV_TERMINATION_LOG, exit_code_of, report_of, write_report
 
@@ -25,6 +26,7 @@ CODES = {
     EngineDeadError("rank 1 was killed"): ExitCode.RANK_DIED,
     EngineHung("no progress"): ExitCode.HANG,
     DeviceLost("illegal access"): ExitCode.ACCELERATOR_FAULT,
+    RendezvousTimeout("rank 1 is missing"): ExitCode.RENDEZVOUS_TIMEOUT,
     OutOfDeviceMemory("23 GB"): ExitCode.OUT_OF_MEMORY,
     InternalError("a law is broken"): ExitCode.RANK_DIED,
     KeyError("a bug"): ExitCode.RANK_DIED,
@@ -40,6 +42,11 @@ def test_a_report_says_what_and_which_life() -> None:
     assert report_of(DeviceLost("illegal access"), epoch=3) == TerminationReport(
         exit_code=ExitCode.ACCELERATOR_FAULT, reason="DeviceLost", message="illegal access", epoch=3
     )
+
+
+def test_a_report_names_the_rank_at_fault_where_it_is_known() -> None:
+    assert report_of(EngineHung("no progress", rank=3)).rank == 3
+    assert report_of(EngineDeadError("rank 1 was killed")).rank is None
 
 
 def test_a_report_is_written_where_the_environment_says(tmp_path: Path) -> None:

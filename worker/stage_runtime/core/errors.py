@@ -11,6 +11,7 @@ StageError
 ├── EngineDeadError           503, nothing is served by this group again     exit 70
 │   ├── EngineHung            no progress within the deadline                exit 71
 │   ├── DeviceLost            the accelerator's context is poisoned          exit 72
+│   ├── RendezvousTimeout     the ranks did not meet in time                 exit 73
 │   └── OutOfDeviceMemory     the model does not fit                         exit 74
 ├── ModelError                the model is missing, broken or incompatible   exit 65
 └── InternalError             a law of ours is broken                        exit 70
@@ -91,11 +92,18 @@ class RequestFailed(RequestError):
 
 
 class EngineDeadError(StageError):
-    """The worker group is unusable: admission is refused, every stream ended, the process leaves with `exit_code`."""
+    """The worker group is unusable: admission is refused, every stream ended, the process leaves with `exit_code`.
+
+    `rank` is the one at fault, where it is known.
+    """
 
     status = 503
     code = "engine_dead"
     exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class EngineHung(EngineDeadError):
@@ -110,6 +118,13 @@ class DeviceLost(EngineDeadError):
 
     code = "device_lost"
     exit_code = ExitCode.ACCELERATOR_FAULT
+
+
+class RendezvousTimeout(EngineDeadError):
+    """The ranks of a replica did not all come up and meet within the startup timeout."""
+
+    code = "rendezvous_timeout"
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
 
 
 class OutOfDeviceMemory(EngineDeadError):

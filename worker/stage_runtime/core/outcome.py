@@ -16,6 +16,7 @@ from stage_runtime.core.errors import (
     NotAdmitting,
     OutOfDeviceMemory,
     OutOfMemory,
+    RendezvousTimeout,
     RequestAborted,
     RequestFailed,
     StageError,
@@ -114,6 +115,7 @@ _ERRORS: Final[tuple[type[StageError], ...]] = (
     EngineDeadError,
     EngineHung,
     DeviceLost,
+    RendezvousTimeout,
     OutOfDeviceMemory,
 )
 _BY_CODE: Final = {kind.code: kind for kind in _ERRORS}
