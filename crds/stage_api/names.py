@@ -62,6 +62,11 @@ CONFIG_DIR: Final = "/etc/omnistage"  # where the config is mounted
 CONFIG_FILE: Final = "stage.json"  # key in the ConfigMap and file name under CONFIG_DIR
 MODEL_DIR: Final = "/models/stage"  # where a model from outside the image is mounted
 EMBEDDED_DIR: Final = "/opt/omnistage/models"  # the embedded models in the worker image
+KEYS_DIR: Final = "/etc/omnistage-keys"  # where the stage's secret is mounted, if its replicas span pods
+KEY_SERVER_SECRET: Final = "server.key"  # key in the Secret and file name under KEYS_DIR, like those below
+KEY_SERVER_PUBLIC: Final = "server.pub"  # by which ranks know the engine
+KEY_CLIENT_SECRET: Final = "client.key"  # of the ranks in other pods
+KEY_CLIENT_PUBLIC: Final = "client.pub"  # by which the engine knows them
 TERMINATION_LOG: Final = "/dev/termination-log"  # where the kubelet reads a pod's last words
 
 MAX_NAME: Final = 40  # of a stage; what is derived from it then fits into 63 characters

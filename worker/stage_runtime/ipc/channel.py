@@ -1,0 +1,380 @@
+"""The sockets between an engine and its ranks: one ROUTER in the engine, a DEALER for each thread of a rank that talks.
+
+A socket belongs to the thread that uses it. On one machine they meet in a private folder, which is gone once all ranks
+are connected; ranks on other machines come over TCP with CURVE. Nobody ever connects again: a connection that breaks
+is the end of the group.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import zmq
+from msgspec import Struct
+from zmq.utils.monitor import recv_monitor_message
+
+from stage_runtime.core.errors import EngineDeadError, StageError
+from stage_runtime.ipc.bell import Bell
+from stage_runtime.ipc.codec import BadMessage, decode_command, decode_reply, encode
+from stage_runtime.ipc.doorman import DOMAIN, Doorman
+from stage_runtime.ipc.keys import ClientKeys, ServerKeys
+from stage_runtime.ipc.messages import Command, Reply
+
+HEARTBEAT_MS: Final = 2_000
+"""Over TCP each side asks so often whether the other is there. ZeroMQ's own thread answers, also during long work."""
+
+VANISHED_MS: Final = 10_000
+"""A host that has said nothing for so long is gone."""
+
+LINGER_MS: Final = 500
+"""How long closing may wait for last words to get out."""
+
+CONNECT_S: Final = 30.0
+"""How long a rank tries to reach the engine."""
+
+MAX_DRAIN: Final = 256
+"""Replies taken at once, so that a flood of them doesn't keep the loop from its other work."""
+
+SOCKET_FILE: Final = "engine"
+_IDENTITY: Final = re.compile(rb"(\d{1,9})(/[a-z]+)?")
+_REFUSED: Final = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_WATCHED: Final = (
+    zmq.Event.HANDSHAKE_SUCCEEDED
+    | _REFUSED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.CLOSED
+    | zmq.Event.DISCONNECTED
+)
+
+
+class BadReply(Struct, frozen=True):
+    """Something came that is no reply of the rank that it came from; `rank` is None when nobody knows whose it is."""
+
+    rank: int | None
+    why: str
+
+
+class PeerGone(StageError):
+    """A rank can't be reached: it is not connected, or has not read for so long that its pipe is full."""
+
+    def __init__(self, rank: int, why: str) -> None:
+        super().__init__(f"rank {rank} can't be reached: {why}")
+        self.rank = rank
+
+
+class EngineChannel:
+    """The engine's end. One thread uses it, apart from `wake`."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        listen: tuple[str, int] | None = None,
+        keys: ServerKeys | None = None,
+    ) -> None:
+        """Listen in `folder` (None: a private one in the system's temporary folder), and at `listen`: host and port.
+
+        Port 0 lets the system choose. Raises: ValueError for `listen` without keys; zmq.ZMQError, OSError when an
+        address can't be had.
+        """
+        if (listen is None) != (keys is None):
+            raise ValueError("a TCP address needs keys, and keys need an address")
+        self._closed = False
+        self._bell = Bell()
+        self._ranks: dict[bytes, int | None] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="omnistage-", dir=folder))
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._zap: Doorman | None = None
+        self._connections: dict[int, bytes] = {}
+        self._sealed = False
+        try:
+            self._socket.linger = LINGER_MS
+            self._socket.router_mandatory = True
+            self.address: Final = f"ipc://{self._folder / SOCKET_FILE}"
+            self._socket.bind(self.address)
+            self.tcp_address: Final = self._listen(listen, keys) if listen and keys else None
+        except BaseException:
+            self.close()
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        if self._monitor is not None:
+            self._poller.register(self._monitor, zmq.POLLIN)
+        if self._zap is not None:
+            self._poller.register(self._zap.socket, zmq.POLLIN)
+        self._poller.register(self._bell.fd, zmq.POLLIN)
+
+    def send(self, ranks: Iterable[int], command: Command) -> None:
+        """Send `command` to each of `ranks`, without ever waiting.
+
+        Raises: PeerGone for the first that can't be reached, once the others have it; BadMessage.
+        """
+        data = encode(command)
+        gone: PeerGone | None = None
+        for rank in ranks:
+            try:
+                self._socket.send(b"%d" % rank, zmq.DONTWAIT | zmq.SNDMORE)
+                self._socket.send(data, zmq.DONTWAIT)
+            except zmq.ZMQError as error:
+                gone = gone or PeerGone(rank, _why_unsent(error))
+        if gone is not None:
+            raise gone
+
+    def receive(self, timeout_s: float | None) -> list[Reply | BadReply]:
+        """What has come, in order of arrival, at most `MAX_DRAIN` of them.
+
+        Waits for the first, a `wake`, a watched file descriptor, or `timeout_s` (None: no limit), and gives an empty
+        list for the last three. Never raises for what a peer sends.
+        """
+        replies: list[Reply | BadReply] = []
+        self._drain(replies)
+        if replies:
+            return replies
+        for ready, _ in self._poller.poll(_milliseconds(timeout_s)):
+            if ready is self._socket:
+                self._drain(replies)
+            elif ready == self._bell.fd:
+                self._bell.silence()
+            elif self._zap is not None and ready is self._zap.socket:
+                self._zap.answer()
+            elif ready is self._monitor:
+                self._see_who_left(replies)
+        return replies
+
+    def wake(self) -> None:
+        """Make a `receive` that waits, or else the next one, return.
+
+        Any thread, a signal handler, the garbage collector: takes no lock. Harmless after `close`.
+        """
+        self._bell.ring()
+
+    def watch(self, fd: int) -> None:
+        """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
+        self._poller.register(fd, zmq.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Undo `watch`, before `fd` is closed."""
+        with suppress(KeyError):
+            self._poller.unregister(fd)
+
+    def seal(self) -> None:
+        """Everybody is connected: let nobody else in, and leave no file behind. Idempotent.
+
+        NB: not by unbinding, which would end the connections that were made through that address.
+        """
+        if self._sealed:
+            return
+        self._sealed = True
+        (self._folder / SOCKET_FILE).unlink(missing_ok=True)
+        self._folder.rmdir()
+        if self._zap is not None:
+            self._zap.refuse_all()
+
+    def close(self) -> None:
+        """Close the sockets, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.seal()
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        if self._zap is not None:
+            self._zap.socket.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    def _listen(self, listen: tuple[str, int], keys: ServerKeys) -> str:
+        """Options of a socket hold for the addresses that it is bound to later: the local one stays plain."""
+        host, port = listen
+        self._zap = Doorman(self._context, keys)
+        self._monitor = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
+        _keep_alive(self._socket)
+        self._socket.ipv6 = ":" in host
+        self._socket.zap_domain = DOMAIN
+        self._socket.curve_server = True
+        self._socket.curve_secretkey = keys.secret
+        self._socket.curve_publickey = keys.public
+        self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def _drain(self, replies: list[Reply | BadReply]) -> None:
+        frames_of = self._socket.recv_multipart if self._monitor is None else self._traced
+        try:
+            while len(replies) < MAX_DRAIN:
+                replies.append(self._read(frames_of(zmq.DONTWAIT)))
+        except zmq.Again:
+            return
+
+    def _traced(self, flags: int) -> list[bytes]:
+        """Frames of a message, and notes whose connection it came through: all that a monitor names it by."""
+        frames = self._socket.recv_multipart(flags, copy=False)
+        with suppress(zmq.ZMQError):
+            self._connections[int(frames[0].get(zmq.SRCFD))] = frames[0].bytes
+        return [frame.bytes for frame in frames]
+
+    def _read(self, frames: list[bytes]) -> Reply | BadReply:
+        identity = frames[0]
+        rank = self._ranks.get(identity, -1)
+        if rank == -1:
+            known = _IDENTITY.fullmatch(identity)
+            rank = self._ranks[identity] = int(known[1]) if known else None
+        if rank is None:
+            return BadReply(None, f"a message came from {identity[:40]!r}, which is no rank")
+        if len(frames) != 2:
+            return BadReply(rank, f"a message of {len(frames) - 1} parts came, expected 1")
+        try:
+            reply = decode_reply(frames[1])
+        except BadMessage as bad:
+            return BadReply(rank, str(bad))
+        if reply.rank != rank:
+            return BadReply(rank, f"it sent a {type(reply).__name__} in the name of rank {reply.rank}")
+        return reply
+
+    def _see_who_left(self, replies: list[Reply | BadReply]) -> None:
+        """Over TCP there is no process to watch, so the end of a rank's connection is told.
+
+        Whoever has never said anything, such as a peer that was refused, may go as it came.
+        """
+        assert self._monitor is not None
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)
+            identity = self._connections.pop(int(event["value"]), None)
+            if identity is not None and event["endpoint"].startswith(b"tcp://"):
+                replies.append(BadReply(self._ranks[identity], "its connection ended"))
+
+
+class RankChannel:
+    """A rank's end, for one of its threads."""
+
+    def __init__(
+        self,
+        address: str,
+        rank: int,
+        *,
+        keys: ClientKeys | None = None,
+        lane: str = "",
+        patience_s: float = CONNECT_S,
+    ) -> None:
+        """Connect to the engine at `address`, and wait until that is done: it stops listening once all are there.
+
+        `lane` tells a further thread of the rank from its main one; the engine sends to the main one only. Over TCP
+        the engine may come up later, within `patience_s`. Raises: EngineDeadError when it can't be reached or refuses
+        the keys.
+        """
+        self._gone = False
+        self._closed = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(_WATCHED)
+        try:
+            self._socket.linger = LINGER_MS
+            self._socket.identity = f"{rank}/{lane}".encode() if lane else b"%d" % rank
+            if address.startswith("tcp:"):
+                _keep_alive(self._socket)
+                self._socket.ipv6 = "[" in address
+            else:
+                self._socket.reconnect_ivl = -1
+            if keys is not None:
+                self._socket.curve_secretkey = keys.secret
+                self._socket.curve_publickey = keys.public
+                self._socket.curve_serverkey = keys.server_public
+            self._socket.connect(address)
+            self._until_connected(address, patience_s)
+        except BaseException:
+            self.close()
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    @property
+    def gone(self) -> bool:
+        """The engine is known to be gone; nothing comes any more."""
+        return self._gone
+
+    def send(self, reply: Reply) -> None:
+        """Send `reply`, waiting only if the engine has not read for a thousand messages. Raises: BadMessage."""
+        self._socket.send(encode(reply))
+
+    def receive(self, timeout_s: float | None) -> Command | None:
+        """The next command, waiting for `timeout_s` (None: no limit). None: there is none, or the engine is gone.
+
+        Raises: BadMessage.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (data := self._next()) is None:
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if self._gone or (left_s is not None and left_s <= 0.0):
+                return None
+            events = self._poller.poll(_milliseconds(left_s))
+            # What came before the end is read before the end is told.
+            if len(events) == 1 and events[0][0] is self._monitor:
+                self._see_end()
+        return decode_command(data)
+
+    def pending(self) -> bool:
+        """True when a command is there. Never waits."""
+        return bool(self._socket.get(zmq.EVENTS) & zmq.POLLIN)
+
+    def close(self) -> None:
+        """Close the socket, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    def _next(self) -> bytes | None:
+        try:
+            return self._socket.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+
+    def _until_connected(self, address: str, patience_s: float) -> None:
+        until_s = time.monotonic() + patience_s
+        while self._monitor.poll(_milliseconds(max(0.0, until_s - time.monotonic()))):
+            event = int(recv_monitor_message(self._monitor)["event"])
+            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+                return
+            if event & _REFUSED:
+                raise EngineDeadError(f"the engine at {address} refuses this rank's keys")
+            if event in (zmq.Event.CLOSED, zmq.Event.DISCONNECTED) and not address.startswith("tcp:"):
+                raise EngineDeadError(f"no engine listens at {address}")
+        raise EngineDeadError(f"no engine at {address} within {patience_s:.0f} s")
+
+    def _see_end(self) -> None:
+        while self._monitor.poll(0):
+            if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
+                self._gone = True
+
+
+def _keep_alive(socket: zmq.Socket[bytes]) -> None:
+    socket.heartbeat_ivl = HEARTBEAT_MS
+    socket.heartbeat_timeout = VANISHED_MS
+    socket.heartbeat_ttl = VANISHED_MS
+
+
+def _milliseconds(timeout_s: float | None) -> int | None:
+    return None if timeout_s is None else max(0, math.ceil(timeout_s * 1000))
+
+
+def _why_unsent(error: zmq.ZMQError) -> str:
+    match error.errno:
+        case zmq.EHOSTUNREACH:
+            return "it is not connected"
+        case zmq.EAGAIN:
+            return "it has not read for too long"
+        case _:
+            return str(error)

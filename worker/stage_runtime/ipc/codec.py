@@ -1,0 +1,102 @@
+"""Messages as bytes and back, and large bytes out of outcomes and in again.
+
+What can't be read is told as `BadMessage`, with what was wrong: whoever gets it decides whose fault that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from stage_runtime.core.errors import InternalError
+from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed
+from stage_runtime.ipc.messages import INLINE_BYTES, Command, Parcel, Reply, ShmRef
+
+Place = Callable[[bytes], ShmRef]
+"""Puts bytes into shared memory."""
+
+Take = Callable[[ShmRef], bytes]
+"""Gets bytes out of shared memory; they are the caller's own."""
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_COMMANDS: Final = msgspec.msgpack.Decoder(Command)
+_REPLIES: Final = msgspec.msgpack.Decoder(Reply)
+
+# msgspec lets some of Python's own errors through: of text that is no UTF-8, and of nesting that is too deep.
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, MemoryError)
+
+
+class BadMessage(InternalError):
+    """A message that can't be written or read. The text says what is wrong with it."""
+
+
+def encode(message: Command | Reply) -> bytes:
+    """`message` as msgpack.
+
+    Raises: BadMessage for a value that has no place in a message: an object, an integer of more than 64 bits.
+    """
+    try:
+        return _ENCODER.encode(message)
+    except _UNREADABLE as error:
+        raise BadMessage(f"{type(message).__name__} can't be encoded: {error}") from error
+
+
+def decode_command(data: bytes) -> Command:
+    """Raises: BadMessage."""
+    try:
+        return _COMMANDS.decode(data)
+    except _UNREADABLE as error:
+        raise BadMessage(f"no command in {len(data)} bytes: {error}") from error
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Raises: BadMessage."""
+    try:
+        return _REPLIES.decode(data)
+    except _UNREADABLE as error:
+        raise BadMessage(f"no reply in {len(data)} bytes: {error}") from error
+
+
+def detach(outcome: Outcome, place: Place | None) -> tuple[Outcome, Parcel | None]:
+    """`outcome` without the bytes that are too large for a message, and where they are now.
+
+    `place` None leaves everything where it is: for a receiver on another machine. Raises: what `place` raises.
+    """
+    output = _output(outcome)
+    if place is None or output is None or len(output.data) <= INLINE_BYTES:
+        return outcome, None
+    ref = place(output.data)
+    light = replace(output, data=b"")
+    return _with(outcome, light), Parcel(outcome.request_id, isinstance(outcome, Progressed), ref)
+
+
+def attach(outcome: Outcome, parcel: Parcel | None, take: Take) -> Outcome:
+    """The whole outcome again. Raises: BadMessage for a parcel of another outcome, and what `take` raises."""
+    if parcel is None:
+        return outcome
+    output = _output(outcome)
+    if output is None or (parcel.request_id, parcel.preview) != (
+        outcome.request_id,
+        isinstance(outcome, Progressed),
+    ):
+        what = "preview" if parcel.preview else "result"
+        name = type(outcome).__name__
+        raise BadMessage(f"a {what} of {parcel.request_id} came for {name} of {outcome.request_id}")
+    return _with(outcome, replace(output, data=take(parcel.ref)))
+
+
+def _output(outcome: Outcome) -> Output | None:
+    match outcome:
+        case Completed(output=output) | Progressed(preview=output):
+            return output
+        case _:
+            return None
+
+
+def _with(outcome: Outcome, output: Output) -> Outcome:
+    if isinstance(outcome, Progressed):
+        return replace(outcome, preview=output)
+    return replace(outcome, output=output)
