@@ -105,13 +105,7 @@ class EngineChannel:
         except BaseException:
             self.close()
             raise
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        if self._monitor is not None:
-            self._poller.register(self._monitor, zmq.POLLIN)
-        if self._zap is not None:
-            self._poller.register(self._zap.socket, zmq.POLLIN)
-        self._poller.register(self._bell.fd, zmq.POLLIN)
+        self._poller = self._new_poller()
 
     def send(self, ranks: Iterable[int], command: Command) -> None:
         """Send `command` to each of `ranks`, without ever waiting.
@@ -206,6 +200,16 @@ class EngineChannel:
         self._socket.curve_publickey = keys.public
         self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def _new_poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._bell.fd, zmq.POLLIN)
+        if self._monitor is not None:
+            poller.register(self._monitor, zmq.POLLIN)
+        if self._zap is not None:
+            poller.register(self._zap.socket, zmq.POLLIN)
+        return poller
 
     def _drain(self, replies: list[Reply | BadReply]) -> None:
         frames_of = self._socket.recv_multipart if self._monitor is None else self._traced
@@ -324,7 +328,7 @@ class RankChannel:
 
     def pending(self) -> bool:
         """True when a command is there. Never waits."""
-        return bool(self._socket.get(zmq.EVENTS) & zmq.POLLIN)
+        return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def close(self) -> None:
         """Close the socket, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
