@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from stage_runtime.core.capability import Capability, ComponentCapability
-from stage_runtime.core.control import Control, Outstanding, StopEarly
+from stage_runtime.core.control import Control, Outstanding, Pause, Resume, Sleep, StopEarly, Wake
 from stage_runtime.core.errors import EngineDeadError, InternalError, InvalidRequest
 from stage_runtime.core.outcome import Completed, Modality, Outcome, Output, Progressed, failed
 from stage_runtime.core.request import Request
@@ -91,6 +91,9 @@ class ScriptedExecutor:
         self._gate: Gate | None = None
         self._lateness: list[Outcome] = []
         self._thread = threading.get_ident()
+        self._paused = False
+        self._woken = threading.Event()
+        self._on_death: list[Callable[[EngineDeadError], None]] = []
 
     # What a test tells it
 
@@ -109,6 +112,12 @@ class ScriptedExecutor:
     def die(self, error: BaseException | None = None) -> None:
         """Raise `error` out of the next poll and of everything after it."""
         self._death = error or EngineDeadError("rank 0 was killed")
+
+    def die_unpolled(self, error: EngineDeadError) -> None:
+        """Die, and tell whoever wants to know, as a rank does that is killed while nobody polls."""
+        self._death = error
+        for callback in self._on_death:
+            callback(error)
 
     def block(self) -> Gate:
         """Hold the next poll at a gate."""
@@ -161,6 +170,10 @@ class ScriptedExecutor:
             gate, self._gate = self._gate, None
             gate.pass_through()
             self._check_use()
+        if self._paused:
+            self._woken.wait(PATIENCE_S)
+            self._woken.clear()
+            return []
         if self._clock is not None:
             self._clock.advance(self._step_s)
         outcomes, self._lateness = self._lateness, []
@@ -185,6 +198,19 @@ class ScriptedExecutor:
                 return None
             case Outstanding():
                 return {"scripts": len(self.held)}
+            case Pause() | Sleep():
+                self._paused = True
+            case Resume() | Wake():
+                self._paused = False
+        return None
+
+    def wake(self) -> None:
+        """End the wait of a poll."""
+        self._woken.set()
+
+    def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
+        """Tell of `die_unpolled`."""
+        self._on_death.append(callback)
 
     def health(self) -> None:
         """Raises what killed it."""

@@ -207,7 +207,7 @@ def test_the_death_of_the_group_ends_every_request_wherever_it_stands() -> None:
     scheduler.add(some_requests("pmrw"), now_s=0.0)
     scheduler.schedule(now_s=0.0)
     scheduler.preempt("p")
-    scheduler.materialise("m")
+    scheduler.materialise("m", 0.0)
     scheduler.schedule(now_s=0.0)
     ended = scheduler.fail_all(ValueError("gone"), now_s=0.0)
     assert {outcome.request_id for outcome in ended} == set("pmrw")
@@ -292,7 +292,7 @@ def test_a_computed_request_frees_its_slot_and_stays_owned_until_it_is_delivered
     scheduler = request_mode()
     scheduler.add(some_requests("ab"), now_s=0.0)
     scheduler.schedule(now_s=0.0)
-    scheduler.materialise("a")
+    scheduler.materialise("a", 0.0)
     assert scheduled(scheduler) == ({"b"}, set())
     assert (scheduler.live, scheduler.materialising) == (2, 1)
     assert scheduler.update([done("a")], now_s=0.0) == [done("a")]
@@ -304,7 +304,7 @@ def test_a_request_can_still_end_badly_while_it_materialises(fails: bool) -> Non
     scheduler = request_mode()
     scheduler.add([a_request("a")], now_s=0.0)
     scheduler.schedule(now_s=0.0)
-    scheduler.materialise("a")
+    scheduler.materialise("a", 0.0)
     ending = failed("a", OSError("no shared memory")) if fails else Aborted("a")
     ended = scheduler.update([ending], now_s=0.0) if fails else [scheduler.abort("a", now_s=0.0)]
     assert ended == [ending]
@@ -316,6 +316,6 @@ def test_a_request_that_materialises_is_work() -> None:
     scheduler = request_mode()
     scheduler.add([a_request("a")], now_s=0.0)
     scheduler.schedule(now_s=0.0)
-    scheduler.materialise("a")
+    scheduler.materialise("a", 0.0)
     assert scheduler.has_work
     assert scheduler.schedule(now_s=0.0).is_empty

@@ -277,6 +277,7 @@ class Engine:
         try:
             self._executor = self._build_executor()
             self._loop.attach(self._executor)
+            self._executor.when_dead(self._die)
             if self._advance(Phase.LOADING, Phase.WARMING):
                 warm_up(self._desk, self._loop, self._warmup)
         except BaseException:

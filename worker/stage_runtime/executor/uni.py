@@ -6,7 +6,9 @@ poisoned accelerator fails the executor for good: fail closed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
@@ -23,6 +25,8 @@ class UniExecutor:
         self._worker: Worker | None = build()
         self._capability = self._worker.capability
         self._death: EngineDeadError | None = None
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        """NB: `put` of this queue alone may be called inside the garbage collector."""
 
     @property
     def capability(self) -> Capability:
@@ -35,9 +39,13 @@ class UniExecutor:
             self._alive().submit(wave)
 
     def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
-        """One tick. `deadline_s` is not enforced: nothing here waits."""
+        """One tick; while paused, a wait for `wake` or `deadline_s`. A tick itself keeps no deadline."""
         with self._failing_closed():
-            return self._alive().tick()
+            worker = self._alive()
+            if not worker.paused:
+                return worker.tick()
+        self._wait(deadline_s)
+        return []
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop working on these."""
@@ -48,6 +56,16 @@ class UniExecutor:
         """Carry out a control call."""
         with self._failing_closed():
             return self._alive().control(call)
+
+    def wake(self) -> None:
+        """Make a poll that waits return."""
+        if self._wakes.empty():
+            self._wakes.put(None)
+
+    def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
+        """Nothing dies here while nobody calls: whoever calls gets the death raised."""
+        if self._death is not None:
+            callback(self._death)
 
     def health(self) -> None:
         """Raises what killed the executor, if anything did."""
@@ -65,6 +83,12 @@ class UniExecutor:
         if self._worker is None:
             raise EngineDeadError("the executor is closed")
         return self._worker
+
+    def _wait(self, deadline_s: float | None) -> None:
+        try:
+            self._wakes.get(timeout=None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        except Empty:
+            return
 
     def _failing_closed(self) -> _FailClosed:
         return _FailClosed(self)
