@@ -30,6 +30,8 @@ class ShmRef(Struct, frozen=True):
     name: str
     offset: int
     size: int
+    use: int = 0
+    """Which use of the block this is: who is late can't read or free what has been put there since."""
 
 
 class Tensor(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,80 @@
+"""Who owns a piece of shared memory: a process, told from any later one under the same number."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+MARK: Final = "omnistage"
+_TEXT: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]+)-(\d+)")
+_NAME: Final = re.compile(rf"{MARK}-(\d+-\d+-[0-9a-f]+-\d+)-.*")
+
+
+class Owner(Struct, frozen=True):
+    """A process that receives; segments made for it carry its name."""
+
+    pid: int
+    start_ticks: int
+    """When it started, in clock ticks since boot."""
+    token: str
+    """Tells two receivers in one process apart."""
+    namespace: int = 0
+    """Inode of its PID namespace: containers may share a machine's memory, but not its numbers."""
+
+    @classmethod
+    def current(cls) -> Owner:
+        """This process, as a new owner."""
+        pid = os.getpid()
+        ticks = started(pid)
+        assert ticks is not None
+        return cls(pid, ticks, secrets.token_hex(4), _namespace())
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """The owner of that `text`. Raises: ValueError."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no owner of shared memory")
+        return cls(int(found[1]), int(found[2]), found[3], int(found[4]))
+
+    @property
+    def text(self) -> str:
+        """For a command line."""
+        return f"{self.pid}-{self.start_ticks}-{self.token}-{self.namespace}"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all its segments begin with."""
+        return f"{MARK}-{self.text}-"
+
+    @property
+    def dead(self) -> bool:
+        """It is known to be gone. False also for one in a namespace that this process can't see into."""
+        return self.namespace == _namespace() and started(self.pid) != self.start_ticks
+
+
+def owner_of(name: str) -> Owner | None:
+    """The owner in a segment's name; None when it is no segment of ours."""
+    found = _NAME.fullmatch(name)
+    return Owner.parse(found[1]) if found else None
+
+
+def started(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None when there is none, or only what is left of it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, *fields = stat[
+        stat.rindex(b")") + 2 :
+    ].split()  # the name before it may hold spaces and parentheses
+    return None if state in (b"Z", b"X") else int(fields[18])
+
+
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
