@@ -44,7 +44,8 @@ from stage_runtime.ipc.messages import (
     Stop,
     Ticked,
 )
-from stage_runtime.ipc.shm import Owner, Receiver
+from stage_runtime.ipc.owner import Owner
+from stage_runtime.ipc.shm import Receiver
 
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself

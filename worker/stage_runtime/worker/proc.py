@@ -7,16 +7,16 @@ hello, so that a rank that never gets there is told from one that is slow.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting
+from stage_runtime.ipc.parent import end_with
 
 if TYPE_CHECKING:
     from stage_api.config import StageConfig
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from stage_runtime.worker.session import Session
 
 SETUP_S: Final = 600.0  # for all other ranks to say hello
-PR_SET_PDEATHSIG: Final = 1
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +46,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
-
-
-def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent's thread ends; end now if the parent is gone already."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -90,16 +82,17 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
         session.packer.close()
     session.worker.close()
     session.sender.close()
-    context.close()
+    if context is not None:
+        context.close()
 
 
-def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> ParallelContext:
-    """The group of this rank; no process group where its copy of the model has one rank only."""
-    from stage_runtime.parallel.context import ParallelContext, join, serve_store
-
+def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> ParallelContext | None:
+    """The group of this rank; None where its copy of the model has one rank only, and nothing is distributed."""
     topology = config.topology()
     if topology.world_size == topology.degrees["data"]:
-        return ParallelContext.single(topology, rank)
+        return None
+    from stage_runtime.parallel.context import join, serve_store
+
     timeout_s = float(config.startup.timeout_seconds)
     store = None
     if rank == 0:
@@ -121,10 +114,14 @@ def _device(config: StageConfig, rank: int) -> object:
 
 
 def _session(
-    arguments: argparse.Namespace, config: StageConfig, context: ParallelContext, channel: RankChannel
+    arguments: argparse.Namespace,
+    config: StageConfig,
+    context: ParallelContext | None,
+    channel: RankChannel,
 ) -> Session:
     from stage_api.spec import Mode
-    from stage_runtime.ipc.shm import Owner, Sender
+    from stage_runtime.ipc.owner import Owner
+    from stage_runtime.ipc.shm import Sender
     from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.runner.runner import RunnerOptions
     from stage_runtime.worker.entry import build_worker
@@ -138,7 +135,8 @@ def _session(
     plays_to_the_end = config.engine.mode is Mode.REQUEST
     deliveries = Deliveries()
     # A rank that doesn't answer makes no pictures: what it computes ends with it.
-    options = RunnerOptions(parallel=context, deliver=deliveries if plays_to_the_end or not answers else None)
+    more: dict[str, Any] = {} if context is None else {"parallel": context}
+    options = RunnerOptions(deliver=deliveries if plays_to_the_end or not answers else None, **more)
     worker = build_worker(config, resolve_model(config.model), rank=rank, options=options)
     packer = None
     if plays_to_the_end and answers:
@@ -159,8 +157,8 @@ def _session(
         sender=Sender(owner, rank),
         packer=packer,
         deliveries=deliveries,
-        agree=context.agree if context.size > 1 else None,
-        leads=context.index == 0,
+        agree=None if context is None else context.agree,
+        leads=context is None or context.index == 0,
     )
 
 
