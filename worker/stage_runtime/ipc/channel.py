@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.codec import BadMessage, decode_command, decode_reply, encode
 from stage_runtime.ipc.doorman import DOMAIN, Doorman
+from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.keys import ClientKeys, ServerKeys
 from stage_runtime.ipc.messages import Command, Reply
 
@@ -35,6 +35,9 @@ VANISHED_MS: Final = 10_000
 
 LINGER_MS: Final = 500
 """How long closing may wait for last words to get out."""
+
+LAST_WORDS_MS: Final = 50
+"""The end of a connection is known a moment before the last message that came through it can be read."""
 
 CONNECT_S: Final = 30.0
 """How long a rank tries to reach the engine."""
@@ -89,7 +92,7 @@ class EngineChannel:
         self._closed = False
         self._bell = Bell()
         self._ranks: dict[bytes, int | None] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="omnistage-", dir=folder))
+        self._folder = private_folder(folder, SOCKET_FILE)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -250,6 +253,8 @@ class EngineChannel:
         Whoever has never said anything, such as a peer that was refused, may go as it came.
         """
         assert self._monitor is not None
+        if self._socket.poll(LAST_WORDS_MS):
+            self._drain(replies)
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)
             identity = self._connections.pop(int(event["value"]), None)
@@ -321,7 +326,6 @@ class RankChannel:
             if self._gone or (left_s is not None and left_s <= 0.0):
                 return None
             events = self._poller.poll(_milliseconds(left_s))
-            # What came before the end is read before the end is told.
             if len(events) == 1 and events[0][0] is self._monitor:
                 self._see_end()
         return decode_command(data)
@@ -362,6 +366,8 @@ class RankChannel:
         while self._monitor.poll(0):
             if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
                 self._gone = True
+        if self._gone:
+            self._socket.poll(LAST_WORDS_MS)
 
 
 def _keep_alive(socket: zmq.Socket[bytes]) -> None:
