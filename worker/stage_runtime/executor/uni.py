@@ -15,6 +15,8 @@ from stage_runtime.core.control import Control
 from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
+from stage_runtime.executor.answers import combined
+from stage_runtime.ipc.messages import Answered
 from stage_runtime.worker.worker import Worker
 
 
@@ -53,9 +55,10 @@ class UniExecutor:
             self._alive().abort(request_ids)
 
     def control(self, call: Control) -> object:
-        """Carry out a control call."""
+        """Carry out a control call; what each rank answers by itself is a tuple of one."""
         with self._failing_closed():
-            return self._alive().control(call)
+            value = self._alive().control(call)
+        return combined(call, {0: Answered(rank=0, call_id=0, value=value)})
 
     def wake(self) -> None:
         """Make a poll that waits return."""

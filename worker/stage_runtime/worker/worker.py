@@ -1,25 +1,53 @@
 """One device and what runs on it: chooses the device, loads the pipeline, owns the runner.
 
-The runner does the model's work; what is about the device is here.
+The runner does the model's work; what is about the device is here, and what control calls ask of it.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
 from stage_runtime.core.capability import Capability
-from stage_runtime.core.control import Control, StopEarly
-from stage_runtime.core.errors import InternalError, ModelError, OutOfDeviceMemory
+from stage_runtime.core.control import (
+    Control,
+    Health,
+    Invoke,
+    Outstanding,
+    Pause,
+    ProfileStart,
+    ProfileStop,
+    RankHealth,
+    Resume,
+    Sleep,
+    StopEarly,
+    Wake,
+)
+from stage_runtime.core.errors import (
+    EngineDeadError,
+    InternalError,
+    InvalidRequest,
+    ModelError,
+    OutOfDeviceMemory,
+    OutOfMemory,
+    RequestFailed,
+    StageError,
+)
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
+from stage_runtime.runner.rendezvous import components
 from stage_runtime.runner.runner import Runner, RunnerOptions
+from stage_runtime.worker.extension import Extension, WorkerView
 from stage_runtime.worker.faults import FaultProbe, fault_probe
+from stage_runtime.worker.profiling import Profiling
+from stage_runtime.worker.residency import Residency
 from stage_runtime.worker.threads import cpu_threads
 
 log = logging.getLogger(__name__)
@@ -28,33 +56,44 @@ LoadPipeline = Callable[[torch.device], Any]
 """device → a diffusers pipeline on it, ready to run."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """Classes that a stage may bring: its runner, and methods to add to the worker."""
+
+    runner: type[Runner] = Runner
+    extension: type | None = None
+
+
 class Worker:
     """Runs waves on one device.
 
-    `ask(prompt, steps)` gives the pipeline arguments of a small request, for the probe at load.
+    `ask(prompt, steps)` gives the pipeline arguments of a small request, for the probe at load; without a prompt, of
+    one that the model surely can draw.
     Raises: ModelError for a model that can't be loaded or run; OutOfDeviceMemory when it doesn't fit.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a rank is made of
         self,
         load: LoadPipeline,
-        ask: Callable[[str, int], dict[str, Any]],
+        ask: Callable[[str | None, int], dict[str, Any]],
         device: torch.device,
         *,
         rank: int = 0,
         faults: FaultProbe | None = None,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
+        parts: WorkerParts = WorkerParts(),
     ) -> None:
         self._device = device
         self._rank = rank
+        self._faults = faults or fault_probe(device)
         if device.type == "cpu" and (threads := cpu_threads()) is not None:
             torch.set_num_threads(threads)
         try:
             pipeline = load(device)
-            self._runner = Runner(
+            self._runner = parts.runner(
                 pipeline,
                 ask,
-                on_fault=faults or fault_probe(device),
+                on_fault=self._faults,
                 sample_rate=_sample_rate(pipeline),
                 options=options,
             )
@@ -63,6 +102,10 @@ class Worker:
                 raise OutOfDeviceMemory(f"the model does not fit on {device}: {error}") from error
             raise
         self._scheduled: tuple[str, ...] = ()
+        self._paused = False
+        self._residency = Residency(components(pipeline), device, lambda: load(torch.device("cpu")))
+        self._profiling = Profiling(rank, device)
+        self._extension = self._extended(parts.extension, pipeline)
         _tell(self.capability)
 
     @property
@@ -78,7 +121,7 @@ class Worker:
     @property
     def paused(self) -> bool:
         """True while nothing is to run."""
-        return False
+        return self._paused
 
     @property
     def runner(self) -> Runner:
@@ -95,8 +138,8 @@ class Worker:
         self._scheduled = wave.scheduled_ids
 
     def tick(self) -> list[Outcome]:
-        """Advance the scheduled requests by one denoise step."""
-        return self._runner.tick(self._scheduled) if self._scheduled else []
+        """Advance the scheduled requests by one denoise step; while paused, nothing."""
+        return self._runner.tick(self._scheduled) if self._scheduled and not self._paused else []
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop working on these."""
@@ -104,19 +147,107 @@ class Worker:
         self._runner.forget(request_ids)
 
     def control(self, call: Control) -> object:
-        """Carry out a control call."""
-        if isinstance(call, StopEarly):
-            self._runner.stop_early(call.request_id)
-            return None
-        return self._runner.outstanding()
+        """Carry out a control call; returns this rank's own answer.
+
+        Raises: RequestError, and all is as it was before; DeviceLost.
+        """
+        try:
+            return _CONTROLS[type(call)](self, call)
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            self._faults(error)
+            if isinstance(error, StageError):
+                raise
+            what = f"{type(call).__name__}: {type(error).__name__}: {error}"
+            raise (OutOfMemory if out_of_memory(error) else RequestFailed)(what) from error
 
     def close(self) -> None:
         """Drop the model and give the device's memory back, so that a later engine can use it. Idempotent."""
         self._scheduled = ()
+        self._profiling.close()
+        self._extension = None
+        self._residency.close()
         self._runner.close()
         gc.collect()
         if self._device.type != "cpu":
             torch.accelerator.empty_cache()
+
+    # Control calls
+
+    def _stop_early(self, call: StopEarly) -> None:
+        self._runner.stop_early(call.request_id)
+
+    def _outstanding(self, _call: Outstanding) -> dict[str, int]:
+        return self._runner.outstanding()
+
+    def _pause(self, _call: Pause) -> None:
+        self._paused = True
+
+    def _resume(self, _call: Resume) -> None:
+        if self._residency.asleep:
+            raise InvalidRequest("the weights sleep: wake them, which also resumes")
+        self._paused = False
+
+    def _sleep(self, call: Sleep) -> int:
+        freed = self._residency.sleep(call.level)
+        self._paused = True
+        return freed
+
+    def _wake(self, _call: Wake) -> int:
+        came = self._residency.wake()
+        self._paused = False
+        return came
+
+    def _profile_start(self, call: ProfileStart) -> None:
+        self._profiling.start(call.folder)
+
+    def _profile_stop(self, _call: ProfileStop) -> str:
+        return self._profiling.stop()
+
+    def _health(self, _call: Health) -> RankHealth:
+        self._faults.synchronize()
+        on_cpu = self._device.type == "cpu"
+        return RankHealth(
+            rank=self._rank,
+            pid=os.getpid(),
+            device=str(self._device),
+            allocated_bytes=(
+                self._residency.bytes_here if on_cpu else torch.accelerator.memory_allocated(self._device)
+            ),
+            asleep=self._residency.asleep,
+            paused=self._paused,
+        )
+
+    def _invoke(self, call: Invoke) -> object:
+        if self._extension is None:
+            raise InvalidRequest(f"method: {call.method!r}, but no worker extension is configured", "method")
+        if self._residency.asleep:
+            raise InvalidRequest(f"method: {call.method!r} can't be called while the weights sleep", "method")
+        return self._extension.invoke(call.method, call.arguments)
+
+    def _extended(self, kind: type | None, pipeline: Any) -> Extension | None:
+        if kind is None:
+            return None
+        view = WorkerView(
+            rank=self._rank, device=self._device, pipeline=pipeline, counts=lambda: self._runner.counts
+        )
+        taken = frozenset(name for name in dir(Worker) if not name.startswith("_"))
+        return Extension(kind, view, taken)
+
+
+_CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
+    StopEarly: Worker._stop_early,
+    Outstanding: Worker._outstanding,
+    Pause: Worker._pause,
+    Resume: Worker._resume,
+    Sleep: Worker._sleep,
+    Wake: Worker._wake,
+    ProfileStart: Worker._profile_start,
+    ProfileStop: Worker._profile_stop,
+    Health: Worker._health,
+    Invoke: Worker._invoke,
+}
 
 
 def choose_device(wanted: str, index: int = 0) -> torch.device:

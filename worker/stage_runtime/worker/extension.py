@@ -1,0 +1,94 @@
+"""Methods that a stage adds to its workers, to be called through the engine.
+
+An extension sees the worker through a narrow view and has no lifecycle: it can't replace what a worker does, and it
+reaches neither waves nor scheduler.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from stage_api.errors import Fault, SpecError
+from stage_runtime.core.errors import InvalidRequest, RequestError, RequestFailed
+from stage_runtime.runner.batcher import CallCounts
+from stage_runtime.worker.tensor_wire import pack, unpack
+
+FIELD: Final = "spec.engine.extensions.worker"
+
+
+class WorkerView:
+    """What an extension gets: the rank's device, its pipeline, and how often its modules were called.
+
+    Weights may be changed in place between two ticks. Their dtype, shape and device must stay: the runner counts on
+    them.
+    """
+
+    __slots__ = ("_counts", "device", "pipeline", "rank")
+
+    def __init__(
+        self, *, rank: int, device: torch.device, pipeline: Any, counts: Callable[[], CallCounts]
+    ) -> None:
+        self.rank, self.device, self.pipeline, self._counts = rank, device, pipeline, counts
+
+    @property
+    def counts(self) -> CallCounts:
+        """Calls of real modules since the start."""
+        return self._counts()
+
+
+class Extension:
+    """An instance of `kind`, made with a view. Its public methods can be called by name."""
+
+    def __init__(self, kind: type, view: WorkerView, taken: frozenset[str]) -> None:
+        """`taken`: names that it may not use. Raises: SpecError with everything that is wrong."""
+        names = [name for name in dir(kind) if not name.startswith("_")]
+        statics = {name: inspect.getattr_static(kind, name) for name in names}
+        self._names = tuple(name for name, value in statics.items() if inspect.isroutine(value))
+        faults = [
+            Fault(FIELD, "names that a worker doesn't have itself", f"{kind.__name__}.{name}")
+            for name in names
+            if name in taken
+        ]
+        faults += [
+            Fault(FIELD, "methods that return their answer", f"{kind.__name__}.{name}, which is async")
+            for name in self._names
+            if inspect.iscoroutinefunction(statics[name]) or inspect.isasyncgenfunction(statics[name])
+        ]
+        if not self._names:
+            faults.append(Fault(FIELD, "a class with methods to call", kind.__name__))
+        if faults:
+            raise SpecError(faults)
+        try:
+            self._own = kind(view)
+        except Exception as error:
+            got = f"{kind.__name__}, which raises {type(error).__name__}: {error}"
+            raise SpecError([Fault(FIELD, "a class that is made with a WorkerView", got)]) from error
+
+    def invoke(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Call a method; returns its answer packed for a message.
+
+        Raises: InvalidRequest for a method or arguments that it doesn't have, or of the method itself; RequestFailed
+        for what else it raises, and for an answer that can't travel.
+        """
+        if name not in self._names:
+            raise InvalidRequest(f"method: expected one of {', '.join(self._names)}, got {name!r}", "method")
+        method = getattr(self._own, name)
+        try:
+            bound = inspect.signature(method).bind(**unpack(dict(arguments)))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"arguments: {name} doesn't take these: {error}", "arguments") from error
+        try:
+            with torch.no_grad():
+                answer = method(*bound.args, **bound.kwargs)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestFailed(f"{name}: {type(error).__name__}: {error}") from error
+        try:
+            return pack(answer, name)
+        except TypeError as error:
+            raise RequestFailed(f"the answer can't be sent: {error}") from error
