@@ -16,6 +16,8 @@ from stage_api import names
 from stage_api.base import Contract
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError, show
+from stage_api.execution import unsupported, unsupported_in
+from stage_api.offload import OffloadSpec
 from stage_api.parallelism import MAX_RANKS_PER_POD, ParallelismSpec
 from stage_api.spec import DrainSpec, EngineSpec, ModelSpec, StartupSpec
 from stage_api.stage import DiffusionStage
@@ -39,6 +41,7 @@ class StageConfig(Contract):
     topology_digest: str = Field(description="Digest of the topology that the maker of this file derived.")
     startup: StartupSpec = Field(description="How a replica comes up.")
     drain: DrainSpec = Field(description="How a replica goes down.")
+    offload: OffloadSpec = Field(description="What leaves the device between uses.")
 
     @classmethod
     def from_stage(cls, stage: DiffusionStage) -> Self:
@@ -55,6 +58,7 @@ class StageConfig(Contract):
             topology_digest=derive(spec.parallelism, spec.ranks_per_pod).digest,
             startup=spec.startup,
             drain=spec.drain,
+            offload=spec.offload,
         )
 
     @property
@@ -71,8 +75,10 @@ class StageConfig(Contract):
         return json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def load(path: str | Path) -> StageConfig:
+def load(path: str | Path, *, executable: bool = False) -> StageConfig:
     """The config in a file.
+
+    `executable`: what this version can't execute is a fault too.
 
     Raises: SpecError if the file can't be read, breaks the contract, is of another version, or
         names another topology than the one derived here.
@@ -82,20 +88,27 @@ def load(path: str | Path) -> StageConfig:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise SpecError([Fault(str(path), "a readable file", error.strerror or "an error")]) from error
-    return parse(data)
+    return parse(data, executable=executable)
 
 
-def parse(data: bytes | str) -> StageConfig:
-    """The config in the bytes of its file. Raises: SpecError, as `load`."""
+def parse(data: bytes | str, *, executable: bool = False) -> StageConfig:
+    """The config in the bytes of its file. Raises: SpecError with every fault, as `load`."""
     value = _json(data)
     version = value.get("contractVersion") if isinstance(value, dict) else None
     if version is not None and version != names.CONTRACT_VERSION:
         # First and alone: what else looks wrong is only the other version's spelling.
         raise SpecError([Fault("contractVersion", str(names.CONTRACT_VERSION), show(version))])
-    config = decode(StageConfig, value)
-    derived = config.topology().digest
+    try:
+        config = decode(StageConfig, value)
+        derived = config.topology().digest
+    except SpecError as error:
+        refused = unsupported_in(value) if executable else ()
+        raise SpecError((*error.faults, *refused)) from None
+    faults = list(unsupported(config)) if executable else []
     if config.topology_digest != derived:
-        raise SpecError([Fault("topologyDigest", derived, config.topology_digest)])
+        faults.append(Fault("topologyDigest", derived, config.topology_digest))
+    if faults:
+        raise SpecError(faults)
     return config
 
 

@@ -1,65 +1,72 @@
 """Which asked-for features this version can execute.
 
 The spec describes every layout; what can't be run yet is refused at the door, never ignored.
-Widening `EXECUTABLE` is all it takes to open the door further.
+Widening `EXECUTABLE` is all it takes to open the door to more ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
+from stage_api.base import Contract
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError
-from stage_api.parallelism import PATHS, Axis, ParallelismSpec
+from stage_api.offload import AsksForOffload, OffloadSpec
+from stage_api.parallelism import MAX_DEGREE, PATHS, Axis, ParallelismSpec
 
 EXECUTABLE: Final[Mapping[Axis, int]] = {
     "tensor": 1,
     "ulysses": 1,
     "ring": 1,
     "pipeline": 1,
-    "cfg": 1,
-    "data": 1,
+    "cfg": 2,
+    "data": MAX_DEGREE,
 }
-"""Highest degree of each axis that the runtime executes."""
+"""Highest degree of each axis that the runtime executes. Copies have no bound of their own but the contract's."""
+
+Section = TypeVar("Section", bound=Contract)
 
 
-class AsksForRanks(Protocol):
-    """A spec or a config: whatever says how many ranks it wants."""
-
-    @property
-    def parallelism(self) -> ParallelismSpec: ...
-
-
-def unsupported(stage: AsksForRanks) -> tuple[Fault, ...]:
-    """What the stage asks for and this version can't execute; empty if it can run.
+def unsupported(stage: AsksForOffload) -> tuple[Fault, ...]:
+    """What a spec or config asks for and this version can't execute; empty if it can run.
 
     Paths are those of the manifest.
     """
-    return _unsupported(stage.parallelism)
+    return (*_degrees(stage.parallelism), *_offload(stage.offload))
 
 
-def unsupported_in(stage: object) -> tuple[Fault, ...]:
-    """As `unsupported`, of a stage as JSON has it, whatever else is wrong with it.
+def unsupported_in(sections: object) -> tuple[Fault, ...]:
+    """As `unsupported`, of a spec or config as JSON has it, whatever else is wrong with it.
 
-    Empty also where its degrees can't be read: what is wrong with them then, `decode` says.
+    Empty also where a section can't be read: what is wrong with it then, `decode` says.
     """
-    spec = stage.get("spec") if isinstance(stage, Mapping) else None
-    section = spec.get("parallelism") if isinstance(spec, Mapping) else None
-    if section is None:
+    if not isinstance(sections, Mapping):
         return ()
+    parallelism = _readable(ParallelismSpec, sections.get("parallelism"))
+    offload = _readable(OffloadSpec, sections.get("offload"))
+    return (*_degrees(parallelism), *_offload(offload))
+
+
+def _readable(section: type[Section], value: object) -> Section:
     try:
-        return _unsupported(decode(ParallelismSpec, section))
+        return decode(section, {} if value is None else value)
     except SpecError:
-        return ()
+        return section()
 
 
-def _unsupported(parallelism: ParallelismSpec) -> tuple[Fault, ...]:
+def _degrees(parallelism: ParallelismSpec) -> tuple[Fault, ...]:
     return tuple(
         Fault(f"spec.parallelism.{PATHS[axis]}", f"{_at_most(EXECUTABLE[axis])} in this version", str(n))
         for axis, n in parallelism.degrees.items()
         if n > EXECUTABLE[axis]
     )
+
+
+def _offload(offload: OffloadSpec) -> tuple[Fault, ...]:
+    if not offload.distributed_layerwise.enabled:
+        return ()
+    return (Fault("spec.offload.distributedLayerwise.enabled", "false in this version", "true"),)
 
 
 def _at_most(limit: int) -> str:

@@ -55,7 +55,8 @@ def parse_stage(value: object, *, executable: bool = False) -> DiffusionStage:
     `executable`: what this version can't execute is a fault too. Raises: SpecError with every fault.
     """
     stage = plain(value)
-    refused = unsupported_in(stage) if executable else ()
+    spec = stage.get("spec") if isinstance(stage, dict) else None
+    refused = unsupported_in(spec) if executable else ()
     try:
         made = decode(DiffusionStage, stage)
     except SpecError as error:

@@ -14,6 +14,8 @@ from pydantic import Field
 from stage_api import names
 from stage_api.base import Contract, Law
 from stage_api.errors import Fault, show
+from stage_api.failure import FailurePolicySpec
+from stage_api.offload import OffloadSpec
 from stage_api.parallelism import LAYOUT_LAWS, ParallelismSpec, TopologySpec, resolve_ranks_per_pod
 
 MAX_PX: Final = 8192
@@ -33,9 +35,17 @@ class Mode(StrEnum):
 
 
 class ExecutorKind(StrEnum):
-    """Where the ranks run: `uni` has one rank, inside the engine's own process."""
+    """Where the ranks run: `mp` has one process a rank, `uni` one rank inside the engine's own process."""
 
+    MP = "mp"
     UNI = "uni"
+
+
+class EngineProcess(StrEnum):
+    """Where the engine lives: inside the process that answers HTTP, or in a child process of it."""
+
+    INLINE = "inline"
+    CHILD = "child"
 
 
 class Dtype(StrEnum):
@@ -180,6 +190,33 @@ def _warmup_fits(warmup: tuple[WarmupSpec, ...], max_num_seqs: int) -> Fault | N
     return None
 
 
+ImportPath = Annotated[
+    str,
+    Field(
+        max_length=256,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+        json_schema_extra={"x-expected": "an import path such as package.module:Class"},
+    ),
+]
+
+
+class ExtensionsSpec(Contract):
+    """Classes that the image brings, each as `package.module:Class`. A wrong one stops the start."""
+
+    executor: ImportPath | None = Field(default=None, description="Executor instead of uni or mp.")
+    engine: ImportPath | None = Field(default=None, description="Engine, a subclass of the runtime's.")
+    scheduler: ImportPath | None = Field(
+        default=None, description="Scheduler, a subclass of the runtime's; `mode` doesn't choose one then."
+    )
+    runner: ImportPath | None = Field(
+        default=None, description="Runner in each rank. Wins over the one that the model's record names."
+    )
+    worker: ImportPath | None = Field(
+        default=None,
+        description="Adds its methods to the worker of each rank, for control calls; it has no life of its own.",
+    )
+
+
 class EngineSpec(Contract):
     """How requests are scheduled and computed."""
 
@@ -190,7 +227,17 @@ class EngineSpec(Contract):
     )
     executor: Annotated[ExecutorKind, Field(strict=False)] = Field(
         default=ExecutorKind.UNI,
-        description="Where the ranks run: `uni` is one rank in the engine's process.",
+        description="Where the ranks run: `mp` is one process a rank, "
+        "`uni` one rank in the engine's process.",
+    )
+    process: Annotated[EngineProcess, Field(strict=False)] = Field(
+        default=EngineProcess.INLINE,
+        description="Where the engine lives: `inline` is in the process that answers HTTP, "
+        "`child` in a child process of it.",
+    )
+    extensions: ExtensionsSpec = Field(
+        default=ExtensionsSpec(),
+        description="Advanced: classes that the image brings, to be used instead of the runtime's own.",
     )
     dtype: Annotated[Dtype, Field(strict=False)] = Field(
         default=Dtype.BFLOAT16, description="Number format of weights and activations."
@@ -269,6 +316,10 @@ class DiffusionStageSpec(Contract):
     topology: TopologySpec = Field(default=TopologySpec(), description="Where the ranks of one replica sit.")
     startup: StartupSpec = Field(default=StartupSpec(), description="How a replica comes up.")
     drain: DrainSpec = Field(default=DrainSpec(), description="How a replica goes down.")
+    failure_policy: FailurePolicySpec = Field(
+        default=FailurePolicySpec(), description="What follows when a replica ends by itself."
+    )
+    offload: OffloadSpec = Field(default=OffloadSpec(), description="What leaves the device between uses.")
 
     laws: ClassVar[tuple[Law, ...]] = LAYOUT_LAWS
 

@@ -68,7 +68,7 @@ def test_an_unsupported_degree_is_refused_and_its_topology_is_shown_all_the_same
     done = omnistage("validate", file)
     assert done.returncode == 64
     assert "spec.parallelism.tensor: expected 1 in this version, got 2" in done.stderr
-    assert "spec.parallelism.cfg: expected 1 in this version, got 2" in done.stderr
+    assert "spec.parallelism.cfg" not in done.stderr
     shown = omnistage("topology", file)
     assert shown.returncode == 0
     assert shown.stdout.splitlines()[0].startswith("shapes: 4 ranks in 1 pod, digest ")

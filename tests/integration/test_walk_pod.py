@@ -61,7 +61,12 @@ def test_every_fault_of_a_config_is_logged_and_the_code_is_64(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("spec", "engine", "code", "complaint"),
     [
-        ({"parallelism": {"cfg": 2}}, {}, 64, "spec.parallelism.cfg: expected 1 in this version, got 2"),
+        (
+            {"parallelism": {"tensor": 2}},
+            {},
+            64,
+            "spec.parallelism.tensor: expected 1 in this version, got 2",
+        ),
         (
             {},
             {"warmup": [{"width": 60, "height": 64}]},

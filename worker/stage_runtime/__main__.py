@@ -56,7 +56,7 @@ def _run(arguments: Namespace) -> NoReturn:
 
     log.configure(os.environ.get(names.ENV_STAGE, ""))
     try:
-        config = load(arguments.config)
+        config = load(arguments.config, executable=True)
         log.configure(config.name)
         death = asyncio.run(_serve(config, arguments))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the process leaves with its code

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_api.execution import unsupported
+from stage_api.offload import skips_warmup
 from stage_api.spec import EngineSpec
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
@@ -40,7 +41,7 @@ def build_engine(
         build_executor=select(config, model, epoch=epoch),
         scheduler=_scheduler(config),
         startup_timeout_s=float(config.startup.timeout_seconds),
-        warmup=warmup_requests(model, config.engine.warmup),
+        warmup=() if skips_warmup(config) else warmup_requests(model, config.engine.warmup),
         name=name,
     )
 

@@ -84,8 +84,22 @@ def test_every_fault_of_a_config_is_named() -> None:
         "ranksPerPod: expected an integer 1..16, got 0",
         "drain.admitSeconds: expected an integer 0..300, got -1",
         "later: expected one of the fields contractVersion, name, namespace, model, engine, parallelism, "
-        "ranksPerPod, topologyDigest, startup, drain, got an unknown field",
+        "ranksPerPod, topologyDigest, startup, drain, offload, got an unknown field",
     ]
+
+
+def test_what_cannot_be_executed_is_named_beside_the_faults_of_a_config() -> None:
+    wrong = changed(drain={"admitSeconds": -1}, parallelism={"tensor": 2})
+    with pytest.raises(SpecError) as raised:
+        parse(wrong, executable=True)
+    assert [fault.path for fault in raised.value.faults] == ["drain.admitSeconds", "spec.parallelism.tensor"]
+
+
+def test_what_cannot_be_executed_is_named_beside_another_topology() -> None:
+    wrong = json.loads(config(parallelism={"tensor": 2}).encode()) | {"topologyDigest": "0"}
+    with pytest.raises(SpecError) as raised:
+        parse(json.dumps(wrong), executable=True)
+    assert [fault.path for fault in raised.value.faults] == ["spec.parallelism.tensor", "topologyDigest"]
 
 
 def test_a_layout_that_breaks_a_law_is_refused() -> None:

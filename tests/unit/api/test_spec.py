@@ -23,6 +23,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "engine": {
             "mode": "step",
             "executor": "uni",
+            "process": "inline",
+            "extensions": {},
             "dtype": "bfloat16",
             "device": "auto",
             "maxNumSeqs": 1,
@@ -42,6 +44,13 @@ def test_the_defaults_are_the_published_ones() -> None:
         "topology": {},
         "startup": {"timeoutSeconds": 1800},
         "drain": {"admitSeconds": 5, "timeoutSeconds": 120},
+        "failurePolicy": {
+            "maxRestarts": 6,
+            "windowSeconds": 3600,
+            "backoff": {"initialSeconds": 10, "maxSeconds": 300, "jitterPercent": 20},
+            "resetAfterSeconds": 600,
+        },
+        "offload": {"distributedLayerwise": {"enabled": False, "allGather": True}},
     }
 
 

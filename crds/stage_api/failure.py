@@ -1,0 +1,281 @@
+"""What follows when a replica ends that nobody asked to: another life after a wait, or none.
+
+Holds the policy as a user sets it, and the decision as a function of policy, history, evidence and time. The
+operator and a local run both decide here. All times are seconds on one clock of the caller's, which must outlive him
+where he keeps the history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import ConfigDict, Field
+
+from stage_api.base import Contract, Law
+from stage_api.errors import Fault
+from stage_api.outcome import ExitCode, TerminationReport
+
+MAX_RESTARTS: Final = 100
+MAX_MESSAGE_CHARS: Final = 256
+_MAX_DOUBLINGS: Final = 20  # past it every wait is the longest
+
+
+def _longest_is_longest(initial_seconds: int, max_seconds: int) -> Fault | None:
+    if initial_seconds <= max_seconds:
+        return None
+    return Fault("initialSeconds", f"at most maxSeconds {max_seconds}", str(initial_seconds))
+
+
+class BackoffSpec(Contract):
+    """How long a replica that ended waits for its next life. Each wait is twice the one before."""
+
+    initial_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(default=10, description="The first wait.")
+    max_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(default=300, description="The longest wait.")
+    jitter_percent: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=20, description="How far chance moves a wait to either side, so that replicas come apart."
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law(
+            ("initial_seconds", "max_seconds"),
+            "self.initialSeconds <= self.maxSeconds",
+            "the first wait must be at most maxSeconds",
+            _longest_is_longest,
+            "initialSeconds",
+        ),
+    )
+
+
+class FailurePolicySpec(Contract):
+    """What follows when a replica ends by itself.
+
+    Built in: a wrong spec or model (exit codes 64 and 65) holds the replica at once; a bad device (72) avoids its node;
+    what befell the node or was done on purpose is not counted; anything else is a failure.
+    """
+
+    max_restarts: Annotated[int, Field(ge=0, le=MAX_RESTARTS)] = Field(
+        default=6, description="Restarts within windowSeconds; a failure past them holds the replica."
+    )
+    window_seconds: Annotated[int, Field(ge=1, le=604_800)] = Field(
+        default=3600, description="Length of the sliding window in which restarts are counted."
+    )
+    backoff: BackoffSpec = Field(
+        default=BackoffSpec(), description="How long a replica that ended waits for its next life."
+    )
+    reset_after_seconds: Annotated[int, Field(ge=1, le=604_800)] = Field(
+        default=600,
+        description="A replica that was ready for so long starts again without a wait, "
+        "and the waits after it begin with the first again.",
+    )
+
+
+class Reason(StrEnum):
+    """What the keeper of a replica knows of its end beside the exit code."""
+
+    OOM_KILLED = "OOMKilled"
+    START_TIMEOUT = "StartTimeout"
+    EVICTED = "Evicted"
+    PREEMPTED = "Preempted"
+    NODE_LOST = "NodeLost"
+    NODE_DRAINED = "NodeDrained"
+    DELETED = "Deleted"
+
+    @property
+    def is_disruption(self) -> bool:
+        """Whether it says something about the replica's surroundings only, and so is not counted."""
+        return self in _DISRUPTIONS
+
+
+_DISRUPTIONS: Final = frozenset(
+    {Reason.EVICTED, Reason.PREEMPTED, Reason.NODE_LOST, Reason.NODE_DRAINED, Reason.DELETED}
+)
+
+
+class HoldReason(StrEnum):
+    """Why a replica gets no other life until somebody changes something."""
+
+    CONFIG_INVALID = "ConfigInvalid"
+    MODEL_INVALID = "ModelInvalid"
+    BUDGET_EXCEEDED = "RestartBudgetExceeded"
+
+    @property
+    def meaning(self) -> str:
+        """The reason in words."""
+        return _MEANING[self]
+
+
+_MEANING: Final = {
+    HoldReason.CONFIG_INVALID: "another try with the same spec would end the same way",
+    HoldReason.MODEL_INVALID: "another try with the same model would end the same way",
+    HoldReason.BUDGET_EXCEEDED: "it has been restarted as often as failurePolicy.maxRestarts allows",
+}
+
+_HOPELESS: Final = {
+    int(ExitCode.CONFIG): HoldReason.CONFIG_INVALID,
+    int(ExitCode.MODEL): HoldReason.MODEL_INVALID,
+}
+
+
+class _Kept(Contract):
+    # Kept by programs that may be older than the one that wrote it.
+    model_config = ConfigDict(extra="ignore")
+
+
+class Evidence(_Kept):
+    """How one life of a replica ended."""
+
+    epoch: Annotated[int, Field(ge=0)] = Field(description="The life that ended.")
+    exit_code: int | None = Field(
+        default=None, description="Exit status of the pod that ended first; 128 and its number for a signal."
+    )
+    reason: Annotated[Reason, Field(strict=False)] | None = Field(
+        default=None, description="What is known of the end beside the exit code."
+    )
+    rank: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="The rank at fault, if it was one."
+    )
+    node: Annotated[str, Field(max_length=253)] | None = Field(
+        default=None, description="Node of the pod that ended first."
+    )
+    message: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = Field("", description="Why, for people.")
+
+    @classmethod
+    def of_exit(
+        cls,
+        epoch: int,
+        exit_code: int,
+        report: TerminationReport | None = None,
+        *,
+        reason: Reason | None = None,
+        node: str | None = None,
+    ) -> Evidence:
+        """The evidence in an exit status and the last words that came with it."""
+        text = "" if report is None else report.message
+        return cls(
+            epoch=epoch,
+            exit_code=exit_code,
+            reason=reason,
+            rank=None if report is None else report.rank,
+            node=node,
+            message=text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…",
+        )
+
+
+class History(_Kept):
+    """What must be remembered of a replica's lives to decide about the next one. Change it only by what is below."""
+
+    epoch: Annotated[int, Field(ge=0)] | None = Field(default=None, description="The last life judged.")
+    consecutive: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Ends in a row of which none came after a long time of being ready."
+    )
+    recent: Annotated[tuple[float, ...], Field(strict=False, max_length=MAX_RESTARTS)] = Field(
+        default=(), description="Times of the counted restarts that the window may still hold."
+    )
+    restarts: Annotated[int, Field(ge=0)] = Field(default=0, description="All restarts so far.")
+    disruptions: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Ends so far that were not counted."
+    )
+    last: Evidence | None = Field(default=None, description="How the last life judged ended.")
+    restart_at_s: float | None = Field(default=None, description="When the next life may begin.")
+    avoid_node: Annotated[str, Field(max_length=253)] | None = Field(
+        default=None, description="Node where the next life should not be."
+    )
+    held: Annotated[HoldReason, Field(strict=False)] | None = Field(
+        default=None, description="Why there is no next life."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The next life may begin at `at_s`, and not on `avoid_node` if there is another."""
+
+    at_s: float
+    avoid_node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """There is no next life until `lift`."""
+
+    reason: HoldReason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and what to remember. To be kept before it is acted upon, or a crash between makes it forgotten."""
+
+    history: History
+    action: Restart | Hold
+
+
+def decide(
+    policy: FailurePolicySpec,
+    history: History,
+    evidence: Evidence,
+    *,
+    now_s: float,
+    ready_for_s: float | None,
+    jitter: float,
+) -> Decision:
+    """What follows from the end of a life that nobody asked to end.
+
+    `ready_for_s`: how long it had been ready without a break; None if it never was. `jitter`: a number in [-1, 1],
+    drawn by the caller. A life that was judged before is not counted again: the answer is the same as then.
+    """
+    if history.held is not None or (history.epoch is not None and evidence.epoch <= history.epoch):
+        return Decision(history, _standing(history, now_s))
+    seen = {"epoch": evidence.epoch, "last": evidence, "restart_at_s": None, "avoid_node": None}
+    if (hopeless := _HOPELESS.get(_code(evidence))) is not None:
+        return _hold(history, seen, hopeless)
+    counted = evidence.reason is None or not evidence.reason.is_disruption
+    recent = tuple(at_s for at_s in history.recent if at_s > now_s - policy.window_seconds)
+    if counted and len(recent) >= policy.max_restarts:
+        return _hold(history, seen, HoldReason.BUDGET_EXCEEDED)
+    was_well = ready_for_s is not None and ready_for_s >= policy.reset_after_seconds
+    consecutive = 0 if was_well else history.consecutive + 1
+    at_s = now_s + wait_s(policy.backoff, consecutive, jitter)
+    seen |= {
+        "consecutive": consecutive,
+        "recent": (*recent, at_s) if counted else recent,
+        "restarts": history.restarts + 1,
+        "disruptions": history.disruptions + (not counted),
+        "restart_at_s": at_s,
+        "avoid_node": evidence.node if _code(evidence) == ExitCode.ACCELERATOR_FAULT else None,
+    }
+    after = history.model_copy(update=seen)
+    return Decision(after, _standing(after, now_s))
+
+
+def wait_s(backoff: BackoffSpec, consecutive: int, jitter: float) -> float:
+    """Seconds before the next life after so many ends in a row; the end of one that was well is none of them."""
+    if consecutive == 0:
+        return 0.0
+    doubled = backoff.initial_seconds << min(consecutive - 1, _MAX_DOUBLINGS)
+    return min(doubled, backoff.max_seconds) * (1 + jitter * backoff.jitter_percent / 100)
+
+
+def lift(history: History) -> History:
+    """The history after somebody changed the spec or asked for a restart: nothing is held, nothing counts any more.
+
+    The next life may begin at once.
+    """
+    return history.model_copy(
+        update={"consecutive": 0, "recent": (), "restart_at_s": None, "avoid_node": None, "held": None}
+    )
+
+
+def _standing(history: History, now_s: float) -> Restart | Hold:
+    """What was decided last."""
+    if history.held is not None:
+        return Hold(history.held)
+    return Restart(now_s if history.restart_at_s is None else history.restart_at_s, history.avoid_node)
+
+
+def _hold(history: History, seen: dict[str, object], reason: HoldReason) -> Decision:
+    return Decision(history.model_copy(update={**seen, "held": reason}), Hold(reason))
+
+
+def _code(evidence: Evidence) -> int:
+    return -1 if evidence.exit_code is None else evidence.exit_code
