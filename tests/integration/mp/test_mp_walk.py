@@ -104,6 +104,7 @@ def test_paused_requests_stay_and_go_on(engine: Engine) -> None:
     (stream,) = engine.add([a_drawing("paused", steps=40)])
     next(iter(stream))
     engine.control(Pause()).result(PATIENCE_S)
+    engine.control(Outstanding()).result(PATIENCE_S)  # what was said before the barrier has come by now
     still = engine.snapshot().outstanding_cost
     (late,) = engine.add([a_drawing("late")])
     engine.control(Outstanding()).result(PATIENCE_S)

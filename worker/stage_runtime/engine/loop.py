@@ -100,8 +100,10 @@ class Loop:
         began_s = self._begin(turn)
         if not turn.wave.is_empty:
             executor.submit(turn.wave)
+        paused = self._paused
         self._answer_calls(executor)
-        if turn.polls:
+        # After a pause or a resume the turn is another one: what it would wait for may never come.
+        if turn.polls and self._paused == paused:
             patience_s = turn.patience_s
             outcomes = executor.poll(None if patience_s is None else began_s + max(patience_s, LOOK_S))
             what = self._desk.end_turn(turn, outcomes)
