@@ -104,16 +104,17 @@ def lay_defaults(model: ResolvedModel, stage: Defaults) -> ResolvedModel:
     return laid
 
 
-def small_arguments(model: ResolvedModel, prompt: str, steps: int) -> dict[str, Value]:
+def small_arguments(model: ResolvedModel, prompt: str | None, steps: int) -> dict[str, Value]:
     """Arguments of the smallest request that shows how the pipeline works, guidance included; for the probe at load.
 
-    Raises: InvalidRequest when the record has no such request.
+    `prompt`: None for one that the model surely can draw. Raises: InvalidRequest when the record has no such request.
     """
     record = model.record
-    side = SMALL_SIDE * record.limits.size_multiple
+    side = min(SMALL_SIDE * record.limits.size_multiple, record.limits.max_side)
     small = {"width": side, "height": side, "num_frames": 1 + record.limits.frame_step, "negative_prompt": ""}
     reachable = {name: value for name, value in small.items() if name in record.wished.values()}
-    wishes = with_changes(Wishes(prompt=prompt, num_inference_steps=steps, seed=0), **reachable)
+    text = record.example_prompt if prompt is None else prompt
+    wishes = with_changes(Wishes(prompt=text, num_inference_steps=steps, seed=0), **reachable)
     return build_requests(model, wishes, request_id="probe")[0].arguments
 
 

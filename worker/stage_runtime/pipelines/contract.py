@@ -156,7 +156,9 @@ class PipelineRecord:
 
     name: str
     pipeline_class: str
-    """Class of diffusers; the loading path is its own `from_pretrained`."""
+    """What model_index.json calls it: a class of diffusers, loaded by its own `from_pretrained`, or a step model."""
+    step_model: str | None = None
+    """`module:class` of a model outside diffusers (`pipelines.step_model.StepModel`); None for a pipeline of theirs."""
     modality: Modality
     classes: Mapping[str, FieldClass]
     """Every parameter of the pipeline's `__call__`."""
@@ -174,6 +176,8 @@ class PipelineRecord:
     """The argument for the length of audio."""
     sample_rate: int | None = None
     """Hertz, to size up the work of a request; the output's true rate comes from the model."""
+    example_prompt: str = "a red circle"
+    """A prompt that the model can draw, for requests that the runtime makes for itself."""
     matches: Callable[[Checkpoint], bool] = _any_checkpoint
     """Which checkpoints of this class it is for; the first record that matches is taken."""
 

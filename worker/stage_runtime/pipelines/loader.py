@@ -20,6 +20,7 @@ import torch
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
+from stage_runtime.pipelines.step_loader import load_step_model
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY")
 NAMED_KEYS: Final = 3
@@ -27,7 +28,7 @@ NAMED_KEYS: Final = 3
 
 
 def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """The pipeline, in evaluation mode, with its weights in `dtype` on `device`.
+    """The pipeline or step model, in evaluation mode, with its weights in `dtype` on `device`.
 
     Weights on the CPU lie in memory of their own: mapped files are not aligned to 64 bytes, and CPU kernels give other
     last bits for them. Modules that their class keeps in float32 stay so.
@@ -35,6 +36,8 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
     Raises: ModelError when the installed class and the record disagree, or a part is missing, broken, incomplete or
     of another dtype; OutOfDeviceMemory when the weights don't fit.
     """
+    if model.record.step_model is not None:
+        return load_step_model(model, dtype=dtype, device=device)
     for name in OFFLINE:
         os.environ.setdefault(name, "1")
     import diffusers

@@ -260,8 +260,29 @@ STABLE_AUDIO: Final = PipelineRecord(
     sample_rate=44_100,
 )
 
+DIGITS: Final = PipelineRecord(
+    name="digits",
+    pipeline_class="DigitsModel",
+    step_model="stage_runtime.pipelines.families.digits.model:DigitsModel",
+    modality=Modality.IMAGE,
+    classes=classify(
+        shared="height width",
+        per_request="prompt guidance_scale num_inference_steps",
+        engine="generator",
+        unsupported="",
+    ),
+    guidance=Guidance(argument="guidance_scale"),
+    negative_prompt=NegativePrompt(argument=None),
+    defaults=Defaults(width=32, height=32, num_inference_steps=16, guidance_scale=2.0),
+    # Drawn pixel by pixel, at the one size that it was trained at.
+    limits=Limits(size_multiple=32, max_side=32, max_guidance=20.0, max_prompt_chars=256),
+    count_argument=None,
+    example_prompt="a red 7",
+)
+
 RECORDS: Final[tuple[PipelineRecord, ...]] = (
     SHAPES,
+    DIGITS,
     QWEN_IMAGE,
     STABLE_DIFFUSION_3,
     FLUX_UNGUIDED,

@@ -13,7 +13,6 @@ from stage_runtime.pipelines.arguments import SPEC_NAMES, build_requests
 from stage_runtime.pipelines.checks import Refused
 from stage_runtime.pipelines.contract import ResolvedModel, Wishes
 
-PROMPT: Final = "a red circle"
 STEPS: Final = 2
 """Multistep solvers take another path from their second step on."""
 
@@ -26,7 +25,9 @@ def warmup_requests(model: ResolvedModel, shapes: Sequence[WarmupSpec]) -> list[
     if not shapes:
         return [
             build_requests(
-                model, Wishes(prompt=PROMPT, num_inference_steps=STEPS, seed=0), request_id="warmup"
+                model,
+                Wishes(prompt=model.record.example_prompt, num_inference_steps=STEPS, seed=0),
+                request_id="warmup",
             )
         ]
     if faults := [fault for place, shape in enumerate(shapes) for fault in _faults(model, place, shape)]:
@@ -35,7 +36,7 @@ def warmup_requests(model: ResolvedModel, shapes: Sequence[WarmupSpec]) -> list[
         build_requests(
             model,
             Wishes(
-                prompt=PROMPT,
+                prompt=model.record.example_prompt,
                 width=shape.width,
                 height=shape.height,
                 num_inference_steps=shape.num_inference_steps,

@@ -30,6 +30,7 @@ from stage_runtime.core.outcome import (
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
+from stage_runtime.runner.noise import generator_of
 from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, deferred, modality_of
 from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.runner.rendezvous import Script, open_script
@@ -118,7 +119,7 @@ class Runner:
         request_id = request.request_id
         self._requests[request_id] = request
         self._told[request_id] = start.steps if start is not None else 0
-        script = self._open(request_id, request.arguments, self._generator(request), start)
+        script = self._open(request_id, request.arguments, generator_of(request, self._device), start)
         if isinstance(script.watcher, Recording):
             self._recordings[request_id] = script.watcher
 
@@ -224,7 +225,7 @@ class Runner:
         for request_id, name in names.items():
             request = self._requests[request_id]
             start = self.checkpoint(request_id)
-            self._open(name, request.arguments, self._generator(request), start, decode_only=True)
+            self._open(name, request.arguments, generator_of(request, self._device), start, decode_only=True)
         self._hub.run(names.values())
         drawn = {}
         for request_id, name in names.items():
@@ -258,13 +259,6 @@ class Runner:
             script.replays = start.steps if start is not None else 0
         self._hub.add(script)
         return script
-
-    def _generator(self, request: Request) -> torch.Generator:
-        generator = torch.Generator(self._device)
-        if request.generator_state is None:
-            return generator.manual_seed(request.seed)
-        generator.set_state(torch.frombuffer(bytearray(request.generator_state), dtype=torch.uint8))
-        return generator
 
     def _probe_arguments(self, ask: Callable[[str, int], dict[str, Any]]) -> Ask:
         def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""What a worker needs of a runner, whichever way its model is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.outcome import Outcome, Output
+from stage_runtime.core.request import Request
+from stage_runtime.runner.batcher import CallCounts
+
+
+class ModelRunner(Protocol):
+    """Runs requests on one loaded model; implemented by `Runner` for pipelines and `StepRunner` for step models.
+
+    Decides nothing: what runs, and with whom, is the wave's. Belongs to the thread that made it.
+    """
+
+    capability: Capability
+
+    @property
+    def counts(self) -> CallCounts:
+        """Calls of the model since the start."""
+
+    def add(self, request: Request) -> None:
+        """Take a request in; it starts with the first tick that names it."""
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop all that is held for these, wherever they are. Unknown ids are no error."""
+
+    def tick(self, request_ids: Sequence[str]) -> list[Outcome]:
+        """Advance these by one denoise step each. One that did not move gives no outcome.
+
+        Raises InternalError for an id that was never added; DeviceLost when the device itself is gone.
+        """
+
+    def convert(self, result: Any) -> Output:
+        """What a request has come to, in host memory. Any thread. Raises: ValueError for what it can't be."""
+
+    def stop_early(self, request_id: str) -> None:
+        """Have a request skip its remaining steps, after the one it is in. Raises InvalidRequest when it can't."""
+
+    def outstanding(self) -> dict[str, int]:
+        """What is held, by kind; all 0 at rest."""
+
+    def close(self) -> None:
+        """End everything and let go of the model."""
