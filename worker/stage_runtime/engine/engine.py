@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import Condition, Lock, Thread, current_thread
-from typing import Final
+from typing import ClassVar, Final
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding
@@ -48,6 +48,9 @@ class Engine:
 
     Without a thread: call `load`, then `tick` by hand, all from one thread.
     """
+
+    default_runner_class: ClassVar[str | None] = None
+    """Import path of the runner that a subclass wants in each rank; what the stage's spec names wins over it."""
 
     def __init__(
         self,
