@@ -15,6 +15,7 @@ from stage_api.spec import EngineSpec
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.select import select
+from stage_runtime.extensions import Given, stage_classes, with_runner
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
@@ -29,17 +30,25 @@ if TYPE_CHECKING:
 
 
 def build_engine(
-    config: StageConfig, model: ResolvedModel, *, epoch: int = 0, name: str = "engine"
+    config: StageConfig,
+    model: ResolvedModel,
+    *,
+    epoch: int = 0,
+    name: str = "engine",
+    given: Given = Given(),  # noqa: B008 - a frozen value
 ) -> Engine:
     """The engine of a stage, not yet started; its thread loads the model, or starts the ranks that do.
 
-    Raises: SpecError for what this version can't execute, or a warm-up that model or line can't take.
+    Raises: SpecError for what this version can't execute, a class of the stage's own that can't be used, or a
+    warm-up that model or line can't take.
     """
     if faults := (*unsupported(config), *_unqueueable(config.engine)):
         raise SpecError(faults)
-    return Engine(
-        build_executor=select(config, model, epoch=epoch),
-        scheduler=_scheduler(config),
+    classes = stage_classes(config.engine.extensions, given)
+    config = with_runner(config, classes.engine)
+    return classes.engine(
+        build_executor=select(config, model, epoch=epoch, own=classes.executor),
+        scheduler=_scheduler(config, classes.scheduler),
         startup_timeout_s=float(config.startup.timeout_seconds),
         warmup=() if skips_warmup(config) else warmup_requests(model, config.engine.warmup),
         name=name,
@@ -56,11 +65,11 @@ def build_app(config: StageConfig, model: ResolvedModel, engine: Engine, drain: 
     return create_app(InlineStage(engine), model, settings, metrics=metrics, drain=drain)
 
 
-def _scheduler(config: StageConfig) -> BaseScheduler:
+def _scheduler(config: StageConfig, own: type[BaseScheduler] | None) -> BaseScheduler:
     """Slots are counted for each copy of the model; which copy has which request is the executor's business."""
     spec, copies = config.engine, config.parallelism.data
     max_wait_s = spec.max_wait_ms / 1000
-    return SCHEDULERS[Mode(spec.mode.value)](
+    return (own or SCHEDULERS[Mode(spec.mode.value)])(
         max_num_seqs=spec.max_num_seqs * copies,
         max_queue_size=spec.max_queue_size,
         coalescing=Coalescing(max_wait_s) if copies == 1 else Coalescing.data_parallel(max_wait_s),

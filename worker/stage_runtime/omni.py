@@ -20,7 +20,7 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_api.manifest import load_manifest, parse_stage
-from stage_api.spec import Embedded
+from stage_api.spec import Embedded, ExecutorKind
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_engine
 from stage_runtime.calls import Call, Progress
@@ -29,9 +29,11 @@ from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelErro
 from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.phase import Phase
+from stage_runtime.extensions import Given
 from stage_runtime.pipelines.arguments import build_requests, draw_seed
 from stage_runtime.pipelines.contract import Wishes
 from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.steering import Steering
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +43,7 @@ DTYPE: Final = "float32"
 """Where no manifest says otherwise: what diffusers takes, and what gives its bits."""
 
 
-class Omni:
+class Omni(Steering):
     """A loaded model that draws. Threads may share it; `close` it, or use it in a `with`.
 
     `model` is the name of an embedded model, a folder in the diffusers format, or a manifest. What isn't given here
@@ -51,7 +53,7 @@ class Omni:
     Raises: SpecError for an option that the contract refuses; ModelError; EngineDeadError when the model doesn't fit.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option of its own
         self,
         model: str | Path,
         *,
@@ -59,18 +61,25 @@ class Omni:
         mode: str | None = None,
         dtype: str | torch.dtype | None = None,
         device: str | None = None,
+        executor: str | type | None = None,
+        scheduler: str | type | None = None,
         load: bool = True,
     ) -> None:
-        """`load`: False leaves loading to the first `generate`, which checks its arguments before."""
+        """`executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
+        itself or as "package.module:Class". `load`: False leaves loading to the first `generate`, which checks its
+        arguments before.
+        """
         options = {
             "maxNumSeqs": max_num_seqs,
             "mode": mode,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device": device,
+            "executor": executor if executor in list(ExecutorKind) else None,
         }
         config = _config(model, {name: value for name, value in options.items() if value is not None})
         self._model = resolve_model(config.model)
-        self._engine = build_engine(config, self._model, name="omni")
+        own = Given(executor=None if options["executor"] else executor, scheduler=scheduler)
+        self._engine = build_engine(config, self._model, name="omni", given=own)
         # Also for one that is forgotten, and at the interpreter's end.
         self._closing = finalize(self, self._engine.close)
         # Callers feed the line only as fast as it moves, so that it never overflows.

@@ -11,8 +11,6 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from stage_runtime.core.request import Value
-
 SleepLevel = Literal[1, 2]
 
 
@@ -68,10 +66,13 @@ class Health(Struct, frozen=True, tag="health"):
 
 
 class Invoke(Struct, frozen=True, tag="invoke"):
-    """Call a method that the worker extension adds. Answer: what it returns, plain values, by rank."""
+    """Call a method that the worker extension adds. Answer: what it returns, by rank.
+
+    Arguments and answers are plain values, lists and dicts of them, and tensors as `worker.tensor_wire` packs them.
+    """
 
     method: str
-    arguments: dict[str, Value] = {}
+    arguments: dict[str, object] = {}
 
 
 Control = (

@@ -12,6 +12,7 @@ from stage_runtime.pipelines.arguments import small_arguments
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.loader import load
 from stage_runtime.runner.runner import RunnerOptions
+from stage_runtime.worker.parts import parts_of
 from stage_runtime.worker.worker import Worker, choose_device
 
 
@@ -24,9 +25,10 @@ def build_worker(
 ) -> Worker:
     """Load the model on this rank's device. Call on the thread that will use it.
 
-    Raises: ModelError, OutOfDeviceMemory.
+    Raises: ModelError, OutOfDeviceMemory; SpecError for a runner or an extension that can't be used.
     """
     spec = config.engine
+    parts = parts_of(spec.extensions)
     device = choose_device(spec.device.value, rank % config.ranks_per_pod)
     dtype = getattr(torch, spec.dtype.value)
     return Worker(
@@ -35,4 +37,5 @@ def build_worker(
         device,
         rank=rank,
         options=replace(options, merge=not spec.batch_invariant),
+        parts=parts,
     )

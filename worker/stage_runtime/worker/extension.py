@@ -7,7 +7,7 @@ reaches neither waves nor scheduler.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import torch
@@ -43,25 +43,14 @@ class WorkerView:
 class Extension:
     """An instance of `kind`, made with a view. Its public methods can be called by name."""
 
-    def __init__(self, kind: type, view: WorkerView, taken: frozenset[str]) -> None:
-        """`taken`: names that it may not use. Raises: SpecError with everything that is wrong."""
-        names = [name for name in dir(kind) if not name.startswith("_")]
-        statics = {name: inspect.getattr_static(kind, name) for name in names}
-        self._names = tuple(name for name, value in statics.items() if inspect.isroutine(value))
-        faults = [
-            Fault(FIELD, "names that a worker doesn't have itself", f"{kind.__name__}.{name}")
-            for name in names
-            if name in taken
-        ]
-        faults += [
-            Fault(FIELD, "methods that return their answer", f"{kind.__name__}.{name}, which is async")
-            for name in self._names
-            if inspect.iscoroutinefunction(statics[name]) or inspect.isasyncgenfunction(statics[name])
-        ]
-        if not self._names:
-            faults.append(Fault(FIELD, "a class with methods to call", kind.__name__))
-        if faults:
-            raise SpecError(faults)
+    def __init__(self, kind: type, view: WorkerView, taken: Collection[str]) -> None:
+        """`taken`: names that it may not use. Raises: SpecError."""
+        wrong = lacks(kind, taken)
+        if wrong is not None:
+            raise SpecError(
+                [Fault(FIELD, "a class whose methods a worker can take on", f"{kind.__name__}, {wrong}")]
+            )
+        self._names = tuple(_methods(kind))
         try:
             self._own = kind(view)
         except Exception as error:
@@ -92,3 +81,24 @@ class Extension:
             return pack(answer, name)
         except TypeError as error:
             raise RequestFailed(f"the answer can't be sent: {error}") from error
+
+
+def lacks(kind: type, taken: Collection[str]) -> str | None:
+    """Why `kind` can't be an extension, in words; None when it can."""
+    methods = _methods(kind)
+    own = sorted(name for name in dir(kind) if name in taken)
+    if own:
+        return f"which has {', '.join(own)}, as the worker itself"
+    deferred = [name for name, value in methods.items() if _is_async(value)]
+    if deferred:
+        return f"whose {', '.join(deferred)} would return no answer but a coroutine"
+    return None if methods else "which has no public method"
+
+
+def _methods(kind: type) -> dict[str, Any]:
+    statics = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: value for name, value in statics.items() if inspect.isroutine(value)}
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

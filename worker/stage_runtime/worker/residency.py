@@ -161,7 +161,7 @@ class Residency:
     def _fresh(self, lost: list[_Block]) -> dict[str, torch.Tensor]:
         """What the checkpoint has for each parameter that is gone. Raises: ValueError when it isn't the same."""
         found = {
-            name: tensor for name, tensor, _ in _tensors(components(self._reload())) if not _is_gone(tensor)
+            name: tensor for name, tensor, _ in _tensors(modules_in(self._reload())) if not _is_gone(tensor)
         }
         chosen = {}
         for view in (view for block in lost for view in block.views):
@@ -186,6 +186,11 @@ class Residency:
         if out_of_memory(error) or isinstance(error, OutOfDeviceMemory):
             return OutOfMemory(f"{what}: {error}")
         return RequestFailed(f"{what}: {error}")
+
+
+def modules_in(model: Any) -> dict[str, torch.nn.Module]:
+    """Every module of a pipeline or of another model, by name."""
+    return {"model": model} if isinstance(model, torch.nn.Module) else components(model)
 
 
 def _tensors(modules: Modules) -> Iterator[tuple[str, torch.Tensor, bool]]:

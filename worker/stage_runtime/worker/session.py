@@ -143,8 +143,6 @@ class Session:
             return Answered(rank=self.rank, call_id=ask.call_id, error=failed("", error))
         if isinstance(call, Outstanding) and isinstance(value, dict):
             value = {**value, "parcels": len(self.packer) if self.packer is not None else 0}
-        elif isinstance(value, tuple) and len(value) == 1:
-            value = value[0]  # of this rank; the engine makes a tuple of all ranks' again
         return Answered(rank=self.rank, call_id=ask.call_id, value=value)
 
     def _tick(self) -> None:

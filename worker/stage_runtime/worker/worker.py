@@ -42,26 +42,30 @@ from stage_runtime.core.errors import (
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
-from stage_runtime.runner.rendezvous import components
+from stage_runtime.pipelines.step_model import StepModel
+from stage_runtime.runner.base import ModelRunner
 from stage_runtime.runner.runner import Runner, RunnerOptions
+from stage_runtime.runner.step_runner import StepRunner
 from stage_runtime.worker.extension import Extension, WorkerView
 from stage_runtime.worker.faults import FaultProbe, fault_probe
 from stage_runtime.worker.profiling import Profiling
-from stage_runtime.worker.residency import Residency
+from stage_runtime.worker.residency import Residency, modules_in
 from stage_runtime.worker.threads import cpu_threads
 
 log = logging.getLogger(__name__)
 
 LoadPipeline = Callable[[torch.device], Any]
-"""device → a diffusers pipeline on it, ready to run."""
+"""device → a diffusers pipeline or a step model on it, ready to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
     """Classes that a stage may bring: its runner, and methods to add to the worker."""
 
-    runner: type[Runner] = Runner
+    runner: Callable[..., Any] | None = None
+    """Called as `Runner` is; None: the runtime's own."""
     extension: type | None = None
+    """Its public methods can be invoked."""
 
 
 class Worker:
@@ -90,7 +94,7 @@ class Worker:
             torch.set_num_threads(threads)
         try:
             pipeline = load(device)
-            self._runner = parts.runner(
+            self._runner: ModelRunner = (parts.runner or _runner_class(pipeline))(
                 pipeline,
                 ask,
                 on_fault=self._faults,
@@ -103,7 +107,7 @@ class Worker:
             raise
         self._scheduled: tuple[str, ...] = ()
         self._paused = False
-        self._residency = Residency(components(pipeline), device, lambda: load(torch.device("cpu")))
+        self._residency = Residency(modules_in(pipeline), device, lambda: load(torch.device("cpu")))
         self._profiling = Profiling(rank, device)
         self._extension = self._extended(parts.extension, pipeline)
         _tell(self.capability)
@@ -124,7 +128,7 @@ class Worker:
         return self._paused
 
     @property
-    def runner(self) -> Runner:
+    def runner(self) -> ModelRunner:
         """The model's side."""
         return self._runner
 
@@ -232,9 +236,11 @@ class Worker:
         view = WorkerView(
             rank=self._rank, device=self._device, pipeline=pipeline, counts=lambda: self._runner.counts
         )
-        taken = frozenset(name for name in dir(Worker) if not name.startswith("_"))
-        return Extension(kind, view, taken)
+        return Extension(kind, view, TAKEN)
 
+
+TAKEN: Final = frozenset(name for name in dir(Worker) if not name.startswith("_"))
+"""Names that no extension may use."""
 
 _CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
     StopEarly: Worker._stop_early,
@@ -266,7 +272,14 @@ def choose_device(wanted: str, index: int = 0) -> torch.device:
     return torch.device(kind, index)
 
 
+def _runner_class(loaded: Any) -> Callable[..., ModelRunner]:
+    """The runner for what the record's loader gave: a pipeline, or a model that says its steps itself."""
+    return StepRunner if isinstance(loaded, StepModel) else Runner
+
+
 def _sample_rate(pipeline: Any) -> int | None:
+    if isinstance(pipeline, StepModel):
+        return pipeline.sample_rate
     config = getattr(getattr(pipeline, "vae", None), "config", None)
     return getattr(config, "sampling_rate", None)
 

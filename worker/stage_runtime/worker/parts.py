@@ -1,0 +1,41 @@
+"""Classes that a stage brings for its ranks: the runner, and what adds methods to the worker."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from stage_api.spec import ExtensionsSpec
+from stage_runtime.core.import_path import Place, has_all, resolve
+from stage_runtime.worker.extension import lacks
+from stage_runtime.worker.worker import TAKEN, WorkerParts
+
+RUNNER_MEMBERS: Final = (
+    "add",
+    "close",
+    "convert",
+    "counts",
+    "forget",
+    "outstanding",
+    "stop_early",
+    "tick",
+)
+"""What a worker uses of a runner, beside `capability`."""
+
+
+def parts_of(extensions: ExtensionsSpec) -> WorkerParts:
+    """The classes that a stage asks for. Raises: SpecError with everything that is wrong with any of them."""
+    found = resolve(
+        (
+            Place(
+                "runner", extensions.runner, "a class with the methods of a runner", has_all(RUNNER_MEMBERS)
+            ),
+            Place(
+                "worker",
+                extensions.worker,
+                "a class whose methods a worker can take on",
+                partial(lacks, taken=TAKEN),
+            ),
+        )
+    )
+    return WorkerParts(runner=found.get("runner"), extension=found.get("worker"))
