@@ -7,10 +7,10 @@ is the end of the group.
 
 from __future__ import annotations
 
+import logging
 import math
-import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,16 +22,13 @@ from zmq.utils.monitor import recv_monitor_message
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.codec import BadMessage, decode_command, decode_reply, encode
+from stage_runtime.ipc.dial import WATCHED, until_connected
 from stage_runtime.ipc.doorman import DOMAIN, Doorman
 from stage_runtime.ipc.folder import private_folder
+from stage_runtime.ipc.heartbeat import keep_alive
+from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ClientKeys, ServerKeys
-from stage_runtime.ipc.messages import Command, Reply
-
-HEARTBEAT_MS: Final = 2_000
-"""Over TCP each side asks so often whether the other is there. ZeroMQ's own thread answers, also during long work."""
-
-VANISHED_MS: Final = 10_000
-"""A host that has said nothing for so long is gone."""
+from stage_runtime.ipc.messages import Command, Refused, Reply
 
 LINGER_MS: Final = 500
 """How long closing may wait for last words to get out."""
@@ -46,15 +43,8 @@ MAX_DRAIN: Final = 256
 """Replies taken at once, so that a flood of them doesn't keep the loop from its other work."""
 
 SOCKET_FILE: Final = "engine"
-_IDENTITY: Final = re.compile(rb"(\d{1,9})(/[a-z]+)?")
-_REFUSED: Final = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_WATCHED: Final = (
-    zmq.Event.HANDSHAKE_SUCCEEDED
-    | _REFUSED
-    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.Event.CLOSED
-    | zmq.Event.DISCONNECTED
-)
+
+log = logging.getLogger(__name__)
 
 
 class BadReply(Struct, frozen=True):
@@ -81,23 +71,28 @@ class EngineChannel:
         *,
         listen: tuple[str, int] | None = None,
         keys: ServerKeys | None = None,
+        life: str = "",
+        on_gone: Callable[[int], None] = lambda rank: None,
     ) -> None:
         """Listen in `folder` (None: a private one in the system's temporary folder), and at `listen`: host and port.
 
-        Port 0 lets the system choose. Raises: ValueError for `listen` without keys; zmq.ZMQError, OSError when an
-        address can't be had.
+        Port 0 lets the system choose. Ranks of another `life` are refused. `on_gone` is called, from another thread,
+        with the rank whose connection over TCP has ended. Raises: ValueError for `listen` without keys; zmq.ZMQError,
+        OSError when an address can't be had.
         """
         if (listen is None) != (keys is None):
             raise ValueError("a TCP address needs keys, and keys need an address")
         self._closed = False
         self._bell = Bell()
-        self._ranks: dict[bytes, int | None] = {}
+        self._life = life
+        self._on_gone = on_gone
+        self._peers: dict[bytes, Peer | None] = {}
         self._folder = private_folder(folder, SOCKET_FILE)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._monitor: zmq.Socket[bytes] | None = None
-        self._zap: Doorman | None = None
-        self._connections: dict[int, bytes] = {}
+        self._doorman: Doorman | None = None
+        self._connections: dict[int, int] = {}
+        """Rank by file number, of connections over TCP."""
         self._sealed = False
         try:
             self._socket.linger = LINGER_MS
@@ -108,7 +103,9 @@ class EngineChannel:
         except BaseException:
             self.close()
             raise
-        self._poller = self._new_poller()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._bell.fd, zmq.POLLIN)
 
     def send(self, ranks: Iterable[int], command: Command) -> None:
         """Send `command` to each of `ranks`, without ever waiting.
@@ -119,7 +116,7 @@ class EngineChannel:
         gone: PeerGone | None = None
         for rank in ranks:
             try:
-                self._socket.send(b"%d" % rank, zmq.DONTWAIT | zmq.SNDMORE)
+                self._socket.send(Peer(rank, self._life).identity, zmq.DONTWAIT | zmq.SNDMORE)
                 self._socket.send(data, zmq.DONTWAIT)
             except zmq.ZMQError as error:
                 gone = gone or PeerGone(rank, _why_unsent(error))
@@ -141,10 +138,6 @@ class EngineChannel:
                 self._drain(replies)
             elif ready == self._bell.fd:
                 self._bell.silence()
-            elif self._zap is not None and ready is self._zap.socket:
-                self._zap.answer()
-            elif ready is self._monitor:
-                self._see_who_left(replies)
         return replies
 
     def wake(self) -> None:
@@ -173,8 +166,8 @@ class EngineChannel:
         self._sealed = True
         (self._folder / SOCKET_FILE).unlink(missing_ok=True)
         self._folder.rmdir()
-        if self._zap is not None:
-            self._zap.refuse_all()
+        if self._doorman is not None:
+            self._doorman.refuse_all()
 
     def close(self) -> None:
         """Close the sockets, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
@@ -182,20 +175,18 @@ class EngineChannel:
             return
         self._closed = True
         self.seal()
-        if self._monitor is not None:
+        if self._doorman is not None:
+            self._doorman.close()
             self._socket.disable_monitor()
-            self._monitor.close(linger=0)
-        if self._zap is not None:
-            self._zap.socket.close(linger=0)
         self._socket.close()
         self._context.term()
 
     def _listen(self, listen: tuple[str, int], keys: ServerKeys) -> str:
         """Options of a socket hold for the addresses that it is bound to later: the local one stays plain."""
         host, port = listen
-        self._zap = Doorman(self._context, keys)
-        self._monitor = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
-        _keep_alive(self._socket)
+        monitor = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
+        self._doorman = Doorman(self._context, keys, monitor, self._left)
+        keep_alive(self._socket)
         self._socket.ipv6 = ":" in host
         self._socket.zap_domain = DOMAIN
         self._socket.curve_server = True
@@ -204,39 +195,35 @@ class EngineChannel:
         self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
-    def _new_poller(self) -> zmq.Poller:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._bell.fd, zmq.POLLIN)
-        if self._monitor is not None:
-            poller.register(self._monitor, zmq.POLLIN)
-        if self._zap is not None:
-            poller.register(self._zap.socket, zmq.POLLIN)
-        return poller
-
     def _drain(self, replies: list[Reply | BadReply]) -> None:
-        frames_of = self._socket.recv_multipart if self._monitor is None else self._traced
+        frames_of = self._socket.recv_multipart if self._doorman is None else self._traced
         try:
             while len(replies) < MAX_DRAIN:
-                replies.append(self._read(frames_of(zmq.DONTWAIT)))
+                reply = self._read(frames_of(zmq.DONTWAIT))
+                if reply is not None:
+                    replies.append(reply)
         except zmq.Again:
             return
 
     def _traced(self, flags: int) -> list[bytes]:
         """Frames of a message, and notes whose connection it came through: all that a monitor names it by."""
         frames = self._socket.recv_multipart(flags, copy=False)
-        with suppress(zmq.ZMQError):
-            self._connections[int(frames[0].get(zmq.SRCFD))] = frames[0].bytes
+        peer = self._peer(frames[0].bytes)
+        if peer is not None and peer.life == self._life:
+            with suppress(zmq.ZMQError):
+                self._connections[int(frames[0].get(zmq.SRCFD))] = peer.rank
         return [frame.bytes for frame in frames]
 
-    def _read(self, frames: list[bytes]) -> Reply | BadReply:
+    def _read(self, frames: list[bytes]) -> Reply | BadReply | None:
+        """None for what a rank of another life says: it is answered, and goes."""
         identity = frames[0]
-        rank = self._ranks.get(identity, -1)
-        if rank == -1:
-            known = _IDENTITY.fullmatch(identity)
-            rank = self._ranks[identity] = int(known[1]) if known else None
-        if rank is None:
+        peer = self._peer(identity)
+        if peer is None:
             return BadReply(None, f"a message came from {identity[:40]!r}, which is no rank")
+        rank = peer.rank
+        if peer.life != self._life:
+            self._refuse(identity, peer)
+            return None
         if len(frames) != 2:
             return BadReply(rank, f"a message of {len(frames) - 1} parts came, expected 1")
         try:
@@ -247,19 +234,28 @@ class EngineChannel:
             return BadReply(rank, f"it sent a {type(reply).__name__} in the name of rank {reply.rank}")
         return reply
 
-    def _see_who_left(self, replies: list[Reply | BadReply]) -> None:
-        """Over TCP there is no process to watch, so the end of a rank's connection is told.
+    def _peer(self, identity: bytes) -> Peer | None:
+        if identity not in self._peers:
+            self._peers[identity] = peer_of(identity)
+        return self._peers[identity]
+
+    def _refuse(self, identity: bytes, peer: Peer) -> None:
+        why = (
+            f"it is of life {peer.life or 'unknown'} (protocol, epoch, topology), this group of {self._life}"
+        )
+        log.warning("refused a rank of another life", extra={"rank": peer.rank, "life": peer.life})
+        with suppress(zmq.ZMQError):  # it is gone already
+            self._socket.send(identity, zmq.DONTWAIT | zmq.SNDMORE)
+            self._socket.send(encode(Refused(why)), zmq.DONTWAIT)
+
+    def _left(self, fd: int) -> None:
+        """Over TCP there is no process to watch, so the end of a rank's connection is told. In another thread.
 
         Whoever has never said anything, such as a peer that was refused, may go as it came.
         """
-        assert self._monitor is not None
-        if self._socket.poll(LAST_WORDS_MS):
-            self._drain(replies)
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)
-            identity = self._connections.pop(int(event["value"]), None)
-            if identity is not None and event["endpoint"].startswith(b"tcp://"):
-                replies.append(BadReply(self._ranks[identity], "its connection ended"))
+        rank = self._connections.pop(fd, None)
+        if rank is not None:
+            self._on_gone(rank)
 
 
 class RankChannel:
@@ -271,25 +267,26 @@ class RankChannel:
         rank: int,
         *,
         keys: ClientKeys | None = None,
+        life: str = "",
         lane: str = "",
         patience_s: float = CONNECT_S,
     ) -> None:
         """Connect to the engine at `address`, and wait until that is done: it stops listening once all are there.
 
         `lane` tells a further thread of the rank from its main one; the engine sends to the main one only. Over TCP
-        the engine may come up later, within `patience_s`. Raises: EngineDeadError when it can't be reached or refuses
-        the keys.
+        the engine may come up later, within `patience_s`. Raises: EngineDeadError when the engine refuses this rank;
+        RendezvousTimeout when none can be reached.
         """
         self._gone = False
         self._closed = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._monitor = self._socket.get_monitor_socket(_WATCHED)
+        self._monitor = self._socket.get_monitor_socket(WATCHED)
         try:
             self._socket.linger = LINGER_MS
-            self._socket.identity = f"{rank}/{lane}".encode() if lane else b"%d" % rank
+            self._socket.identity = Peer(rank, life, lane).identity
             if address.startswith("tcp:"):
-                _keep_alive(self._socket)
+                keep_alive(self._socket)
                 self._socket.ipv6 = "[" in address
             else:
                 self._socket.reconnect_ivl = -1
@@ -298,7 +295,7 @@ class RankChannel:
                 self._socket.curve_publickey = keys.public
                 self._socket.curve_serverkey = keys.server_public
             self._socket.connect(address)
-            self._until_connected(address, patience_s)
+            until_connected(self._monitor, address, patience_s)
         except BaseException:
             self.close()
             raise
@@ -316,19 +313,31 @@ class RankChannel:
         self._socket.send(encode(reply))
 
     def receive(self, timeout_s: float | None) -> Command | None:
-        """The next command, waiting for `timeout_s` (None: no limit). None: there is none, or the engine is gone.
+        """The next command, waiting for `timeout_s` (None: no limit) or until a watched file descriptor is readable.
 
-        Raises: BadMessage.
+        None: there is none, or the engine is gone. Raises: BadMessage; EngineDeadError when the engine wants none of
+        this rank.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (data := self._next()) is None:
             left_s = None if until_s is None else until_s - time.monotonic()
             if self._gone or (left_s is not None and left_s <= 0.0):
                 return None
-            events = self._poller.poll(_milliseconds(left_s))
-            if len(events) == 1 and events[0][0] is self._monitor:
+            ready = [one for one, _ in self._poller.poll(_milliseconds(left_s))]
+            if any(one is self._socket for one in ready):
+                continue
+            if any(one is self._monitor for one in ready):
                 self._see_end()
-        return decode_command(data)
+            elif ready:
+                return None
+        command = decode_command(data)
+        if isinstance(command, Refused):
+            raise EngineDeadError(f"the engine refuses this rank: {command.why}")
+        return command
+
+    def watch(self, fd: int) -> None:
+        """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
+        self._poller.register(fd, zmq.POLLIN)
 
     def pending(self) -> bool:
         """True when a command is there. Never waits."""
@@ -350,30 +359,12 @@ class RankChannel:
         except zmq.Again:
             return None
 
-    def _until_connected(self, address: str, patience_s: float) -> None:
-        until_s = time.monotonic() + patience_s
-        while self._monitor.poll(_milliseconds(max(0.0, until_s - time.monotonic()))):
-            event = int(recv_monitor_message(self._monitor)["event"])
-            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                return
-            if event & _REFUSED:
-                raise EngineDeadError(f"the engine at {address} refuses this rank's keys")
-            if event in (zmq.Event.CLOSED, zmq.Event.DISCONNECTED) and not address.startswith("tcp:"):
-                raise EngineDeadError(f"no engine listens at {address}")
-        raise EngineDeadError(f"no engine at {address} within {patience_s:.0f} s")
-
     def _see_end(self) -> None:
         while self._monitor.poll(0):
             if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
                 self._gone = True
         if self._gone:
             self._socket.poll(LAST_WORDS_MS)
-
-
-def _keep_alive(socket: zmq.Socket[bytes]) -> None:
-    socket.heartbeat_ivl = HEARTBEAT_MS
-    socket.heartbeat_timeout = VANISHED_MS
-    socket.heartbeat_ttl = VANISHED_MS
 
 
 def _milliseconds(timeout_s: float | None) -> int | None:

@@ -83,7 +83,13 @@ class Stop(Struct, frozen=True, tag="stop"):
     """Let go of everything and exit 0."""
 
 
-Command = Setup | Meet | Run | Ask | Stop
+class Refused(Struct, frozen=True, tag="refused"):
+    """The engine wants none of this rank, or of this agent: it is of another life. It exits."""
+
+    why: str
+
+
+Command = Setup | Meet | Run | Ask | Stop | Refused
 
 
 # From a rank to the engine
@@ -175,4 +181,21 @@ class Dying(Struct, frozen=True, tag="dying", kw_only=True):
     """Path, expected, got: of a config that can't be run."""
 
 
-Reply = Hello | Serving | Starting | Ready | Ticked | OutputReady | Answered | Dying
+# From the agent of another pod to the engine; `rank` is the first one of its pod
+
+
+class Attending(Struct, frozen=True, tag="attending"):
+    """The agent is there, and starts the ranks of its pod."""
+
+    rank: int
+
+
+class Ended(Struct, frozen=True, tag="ended", kw_only=True):
+    """The process of rank `who` in the agent's pod has ended; a negative code is a signal."""
+
+    rank: int
+    who: int
+    code: int
+
+
+Reply = Hello | Serving | Starting | Ready | Ticked | OutputReady | Answered | Dying | Attending | Ended
