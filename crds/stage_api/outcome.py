@@ -48,7 +48,8 @@ _CODES: Final = frozenset(ExitCode)
 
 _MEANING: Final = {
     ExitCode.DRAINED: "asked to stop; what ran was finished",
-    ExitCode.CONFIG: "the config or topology is invalid, or asks for what this version can't execute",
+    ExitCode.CONFIG: "the config or topology is invalid, asks for what this version can't execute, "
+    "or for an address that can't be listened on",
     ExitCode.MODEL: "the model is missing, broken or incompatible with the spec",
     ExitCode.RANK_DIED: "a rank died, and the whole replica with it",
     ExitCode.HANG: "no progress within the deadline",

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from stage_api import names
 from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode, TerminationReport
-from stage_runtime.core.errors import EngineDeadError, InternalError, ModelError
+from stage_runtime.core.errors import EngineDeadError, StageError
 
 ENV_TERMINATION_LOG: Final = "OMNISTAGE_TERMINATION_LOG"  # path of the report, where there is no kubelet
 
@@ -29,7 +29,7 @@ def exit_code_of(error: BaseException | None) -> ExitCode:
             return ExitCode.DRAINED
         case SpecError():
             return ExitCode.CONFIG
-        case ModelError() | EngineDeadError() | InternalError():
+        case StageError():
             return error.exit_code
     return ExitCode.RANK_DIED
 

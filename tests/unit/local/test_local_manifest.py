@@ -8,7 +8,7 @@ import pytest
 
 from stage_api.config import StageConfig, parse
 from stage_api.errors import SpecError
-from stage_runtime.local.manifest import checked, local_config
+from stage_runtime.local.manifest import checked, local_config, local_stage
 
 HEAD = "apiVersion: omnistage.io/v1alpha1\nkind: DiffusionStage\n"
 SHAPES = "model: {source: {embedded: shapes}}"
@@ -27,7 +27,7 @@ def manifest(folder: Path, *specs: str) -> Path:
 
 def refusal(path: Path) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        local_config(path)
+        local_stage(path)
     return [str(fault) for fault in caught.value.faults]
 
 
@@ -35,7 +35,7 @@ def test_a_local_config_is_the_pods_but_for_the_time_in_which_clients_learn_of_i
     tmp_path: Path,
 ) -> None:
     path = manifest(tmp_path, f"{SHAPES}, drain: {{admitSeconds: 7, timeoutSeconds: 9}}")
-    config = local_config(path)
+    config = local_config(local_stage(path))
     assert (config.drain.admit_seconds, config.drain.timeout_seconds) == (0, 9)
     (stage,) = checked(path)
     pods = StageConfig.from_stage(stage)
@@ -46,6 +46,14 @@ def test_a_local_config_is_the_pods_but_for_the_time_in_which_clients_learn_of_i
 def test_more_than_one_replica_is_refused(tmp_path: Path) -> None:
     assert refusal(manifest(tmp_path, f"{SHAPES}, replicas: 2")) == [
         "spec.replicas: expected 1, since one machine runs one replica, got 2"
+    ]
+
+
+def test_a_replica_of_several_pods_is_refused_beside_all_else(tmp_path: Path) -> None:
+    layout = "parallelism: {data: 4}, topology: {ranksPerPod: 2}"
+    assert refusal(manifest(tmp_path, f"{SHAPES}, {layout}, replicas: 2")) == [
+        "spec.replicas: expected 1, since one machine runs one replica, got 2",
+        "spec.topology.ranksPerPod: expected all 4 ranks, since one machine runs one pod, got 2",
     ]
 
 

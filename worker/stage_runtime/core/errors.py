@@ -27,10 +27,15 @@ from stage_api.outcome import ExitCode
 
 
 class StageError(Exception):
-    """Root of the tree. `status` is the HTTP status a client sees, `code` the machine-readable word beside it."""
+    """Root of the tree.
+
+    `status` is the HTTP status a client sees, `code` the machine-readable word beside it, `exit_code` what a process
+    ends with that the error ends.
+    """
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
+    exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED
 
 
 class RequestError(StageError):
@@ -99,7 +104,6 @@ class EngineDeadError(StageError):
 
     status = 503
     code = "engine_dead"
-    exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED
 
     def __init__(self, message: str, *, rank: int | None = None) -> None:
         super().__init__(message)
@@ -138,10 +142,8 @@ class ModelError(StageError):
     """The model is missing, broken, or not what the spec says it is."""
 
     code = "model_error"
-    exit_code: ClassVar[ExitCode] = ExitCode.MODEL
+    exit_code = ExitCode.MODEL
 
 
 class InternalError(StageError):
     """A law of this runtime is broken; never caught and carried on."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.RANK_DIED

@@ -109,7 +109,7 @@ class Loop:
             what = self._desk.end_turn(turn, outcomes)
             overdue = what is not None and not self._paused
             if self._stillness.confirmed("still", overdue=overdue, now_s=self._clock()):
-                raise EngineHung(what)
+                raise EngineHung(str(what))
         self._beat = None
         return True
 

@@ -25,12 +25,24 @@ def only_stage(path: Path) -> DiffusionStage:
     return stages[0]
 
 
-def local_config(path: Path) -> StageConfig:
-    """The config of a stage's only replica on this machine. Raises: SpecError for what one machine can't do."""
+def local_stage(path: Path) -> DiffusionStage:
+    """The one stage in a manifest. Raises: SpecError with every fault, also for what one machine can't do."""
     stage = only_stage(path)
+    faults = []
     if stage.spec.replicas != 1:
         expected = "1, since one machine runs one replica"
-        raise SpecError([Fault("spec.replicas", expected, str(stage.spec.replicas))])
+        faults.append(Fault("spec.replicas", expected, str(stage.spec.replicas)))
+    ranks, per_pod = stage.spec.parallelism.world_size, stage.spec.ranks_per_pod
+    if ranks != per_pod:
+        expected = f"all {ranks} ranks, since one machine runs one pod"
+        faults.append(Fault("spec.topology.ranksPerPod", expected, str(per_pod)))
+    if faults:
+        raise SpecError(faults)
+    return stage
+
+
+def local_config(stage: DiffusionStage) -> StageConfig:
+    """The config of a stage's only replica on this machine."""
     config = StageConfig.from_stage(stage)
     # No load balancer has to learn that the stage is going.
     drain = DrainSpec(admit_seconds=0, timeout_seconds=config.drain.timeout_seconds)

@@ -1,27 +1,33 @@
 """`omnistage run`: one stage on this machine, by the command that a pod runs, as a child.
 
-Signals are passed on, the child's exit code becomes this process's, and neither outlives the other.
+Signals are passed on. A child that ends by itself gets another life by the stage's failure policy, as on a cluster;
+in the end its exit code becomes this process's. Neither outlives the other.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from stage_api import names
 from stage_api.config import StageConfig
+from stage_api.failure import Evidence, FailurePolicySpec, History, Hold, Restart, decide
 from stage_api.outcome import ExitCode, TerminationReport
 from stage_runtime.exit import ENV_TERMINATION_LOG
+from stage_runtime.local.handover import Handover
 from stage_runtime.local.leash import ParentEnd
-from stage_runtime.local.manifest import local_config
-from stage_runtime.local.watch import announce
+from stage_runtime.local.manifest import local_config, local_stage
+from stage_runtime.local.watch import Watch
 
 LOCAL_HOST: Final = "127.0.0.1"
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -29,69 +35,137 @@ _BY_SIGNAL: Final = 128  # added to its number, as shells do
 
 
 def run(manifest: Path, *, host: str = LOCAL_HOST, port: int | None = None) -> int:
-    """Serve the manifest's stage until it is told to stop or dies; the exit code. Only for the main thread.
+    """Serve the manifest's stage until it is told to stop or must not start again; the exit code.
 
-    Raises: SpecError for a manifest that is wrong or that one machine can't run.
+    Only for the main thread. Raises: SpecError for a manifest that is wrong or that one machine can't run.
     """
-    config = local_config(manifest)
-    with tempfile.TemporaryDirectory(prefix="omnistage-") as folder:  # only its owner can look into it
-        return _Run(config, Path(folder), host, port).to_its_end()
+    stage = local_stage(manifest)
+    config = local_config(stage)
+    with Handover(config) as handover:
+        return _Supervisor(config, stage.spec.failure_policy, handover, host, port).to_its_end()
 
 
-class _Run:
-    """One child from start to end."""
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """One life, in the past."""
 
-    def __init__(self, config: StageConfig, folder: Path, host: str, port: int | None) -> None:
+    status: int
+    """As subprocess has it: the exit code, or a signal's number below zero."""
+    at_s: float
+    ready_at_s: float | None
+
+    @property
+    def code(self) -> int:
+        """The exit code, as shells have it."""
+        return self.status if self.status >= 0 else _BY_SIGNAL - self.status
+
+    @property
+    def ready_for_s(self) -> float | None:
+        return None if self.ready_at_s is None else self.at_s - self.ready_at_s
+
+
+class _Supervisor:
+    """One life after another."""
+
+    def __init__(
+        self, config: StageConfig, policy: FailurePolicySpec, handover: Handover, host: str, port: int | None
+    ) -> None:
         self._config = config
-        self._file = folder / names.CONFIG_FILE
-        self._report = folder / "report.json"
-        self._listen = ("--host", host, *(("--port", str(port)) if port is not None else ()))
+        self._policy = policy
+        self._handover = handover
+        self._host = host
+        self._port = port
         self._child: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
         self._interrupted = False
 
     def to_its_end(self) -> int:
-        """Start the child and wait for it."""
-        self._file.write_text(self._config.encode(), encoding="utf-8")
-        before = {number: signal.getsignal(number) for number in _PASSED_ON}
-        with ParentEnd() as leash:
-            try:
-                child = self._start(leash)
-                threading.Thread(
-                    target=announce, args=(leash, self._config), name="announce", daemon=True
-                ).start()
-                status = child.wait()
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-        return self._account_for(status)
+        """Start the child and wait for it, as often as the policy says."""
+        history = History()
+        with self._signals():
+            while True:
+                epoch = history.restarts
+                ended = self._live(epoch)
+                if ended is None:
+                    return ExitCode.DRAINED
+                report = self._handover.report()
+                self._tell_end(ended.status, report)
+                if self._asked_to_stop:
+                    return ended.code
+                decision = decide(
+                    self._policy,
+                    history,
+                    Evidence.of_exit(epoch, ended.code, report),
+                    now_s=ended.at_s,
+                    ready_for_s=ended.ready_for_s,
+                    jitter=random.uniform(-1, 1),
+                )
+                history = decision.history
+                match decision.action:
+                    case Hold(reason):
+                        self._say(f"is not started again: {reason.meaning}")
+                        return ended.code
+                    case Restart(at_s):
+                        self._wait_until(at_s)
 
-    def _start(self, leash: ParentEnd) -> subprocess.Popen[bytes]:
-        # Held back until the child can be told, and in the child until it can listen: none is lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    def _live(self, epoch: int) -> _Ended | None:
+        """One life from start to end. None when there was none, since this process was asked to stop."""
+        self._handover.forget_report()
+        with ParentEnd() as leash:
+            watch = Watch(leash, self._config, again=epoch > 0)
+            with (
+                _held_back()
+            ):  # until the child can be told, and in the child until it can listen: none is lost
+                if self._asked_to_stop:
+                    return None
+                child = self._child = self._spawn(epoch, leash)
+                watch.start()  # its thread holds them back too, so that they come to this one
+            status = child.wait()
+            at_s = time.monotonic()
+            watch.end()
+        if watch.port is not None:
+            self._port = watch.port  # also where any free one was asked for: clients know it now
+        return _Ended(status, at_s, watch.ready_at_s)
+
+    def _spawn(self, epoch: int, leash: ParentEnd) -> subprocess.Popen[bytes]:
+        listen = ("--host", self._host, *(("--port", str(self._port)) if self._port is not None else ()))
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "stage_runtime", "serve", "--config", self._handover.config_path),
+                *(*listen, "--leash", str(leash.fd)),
+            ],
+            stdin=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                names.ENV_STAGE: self._config.name,
+                names.ENV_EPOCH: str(epoch),
+                ENV_TERMINATION_LOG: self._handover.report_path,
+            },
+            pass_fds=(leash.fd,),
+            process_group=0,  # a terminal's Ctrl-C comes here only, and reaches the child once
+        )
+        leash.handed_over()
+        return child
+
+    def _wait_until(self, at_s: float) -> None:
+        """Wait for the next life. Returns early when this process is asked to stop."""
+        wait_s = max(0.0, at_s - time.monotonic())
+        self._say("starts again " + (f"in {wait_s:.0f} s" if wait_s >= 0.5 else "at once"))
+        with _held_back():
+            if not self._asked_to_stop and signal.sigtimedwait(_heeded(), wait_s) is not None:
+                self._asked_to_stop = True
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._pass_on) for number in _heeded()}
         try:
-            for number in _PASSED_ON:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                    signal.signal(number, self._pass_on)
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "stage_runtime", "serve", "--config", str(self._file)),
-                    *(*self._listen, "--leash", str(leash.fd)),
-                ],
-                stdin=subprocess.DEVNULL,
-                env={
-                    **os.environ,
-                    names.ENV_STAGE: self._config.name,
-                    ENV_TERMINATION_LOG: str(self._report),
-                },
-                pass_fds=(leash.fd,),
-                process_group=0,  # a terminal's Ctrl-C comes here only, and reaches the child once
-            )
-            leash.handed_over()
-            return self._child
+            yield
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._asked_to_stop = True
         if self._child is None:
             return
         if number == signal.SIGINT and self._interrupted:
@@ -100,14 +174,31 @@ class _Run:
         self._interrupted = self._interrupted or number == signal.SIGINT
         self._child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    def _account_for(self, status: int) -> int:
-        """The exit code for a child's status, and its last words for people."""
+    def _tell_end(self, status: int, report: TerminationReport | None) -> None:
+        """A life's last words for people."""
         if status < 0:
-            name = signal.Signals(-status).name
-            print(f"omnistage: {self._config.name} was killed by {name}", file=sys.stderr)
-            return _BY_SIGNAL - status
-        report = TerminationReport.decode(self._report.read_bytes()) if self._report.exists() else None
-        if status != ExitCode.DRAINED:
-            why = report.message if report is not None else "it left no report"
-            print(f"omnistage: {self._config.name} ended with {status}: {why}", file=sys.stderr)
-        return status
+            self._say(f"was killed by {signal.Signals(-status).name}")
+        elif status != ExitCode.DRAINED:
+            why = "it left no report" if report is None else report.message
+            rank = f" (rank {report.rank})" if report is not None and report.rank is not None else ""
+            self._say(f"ended with {status}: {why}{rank}")
+        elif not self._asked_to_stop:
+            self._say("ended, though nobody asked it to")
+
+    def _say(self, text: str) -> None:
+        print(f"omnistage: {self._config.name} {text}", file=sys.stderr, flush=True)
+
+
+def _heeded() -> tuple[signal.Signals, ...]:
+    """The signals that mean something here: not those that whoever started this process ignores, as nohup does."""
+    return tuple(number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals come after it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)

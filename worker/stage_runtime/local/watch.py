@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -20,29 +21,57 @@ _LOOK_EVERY_S: Final = 0.1
 _PATIENCE_S: Final = 5.0  # for one answer
 
 
-def announce(leash: ParentEnd, config: StageConfig) -> None:
-    """Print the stage's life up to ready. Returns early when the child ends."""
-    url = leash.url()
-    if url is None:
-        return
-    _say(f"{config.name} starts, and will answer at {url}")
-    if _wait_ready(url):
-        found = _get(url, "/v1/models")
-        _say(f"{config.name} is ready at {url}/v1")
-        for line in _abilities(config, found["data"][0] if found else {}):
+class Watch:
+    """Follows one life of the stage up to ready, in a thread of its own, and tells of it."""
+
+    def __init__(self, leash: ParentEnd, config: StageConfig, *, again: bool) -> None:
+        """`again`: it is not the first life, so what was told of that needs no telling."""
+        self._leash = leash
+        self._config = config
+        self._again = again
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+        self.port: int | None = None
+        """Where it listens, once it says so."""
+        self.ready_at_s: float | None = None
+        """When it was ready, on the monotonic clock."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """The life is over: tell nothing more of it."""
+        self._over.set()
+        self._thread.join(2 * _PATIENCE_S)
+
+    def _follow(self) -> None:
+        url = self._leash.url()
+        if url is None:
+            return
+        self.port = urlsplit(url).port
+        name = self._config.name
+        _say(f"{name} starts{' again' if self._again else ''}, and will answer at {url}")
+        if not self._wait_ready(url):
+            return
+        self.ready_at_s = time.monotonic()
+        found = None if self._again else _get(url, "/v1/models")
+        _say(f"{name} is ready at {url}/v1")
+        if self._again:
+            return
+        for line in _abilities(self._config, found["data"][0] if found else {}):
             _say(f"  {line}")
         _say("Ctrl-C stops it once what runs is done; a second one at once")
 
-
-def _wait_ready(url: str) -> bool:
-    """Wait until requests are admitted. False when the child is gone; its exit ends this process too."""
-    while True:
-        try:
-            if _get(url, names.PATH_READY) is not None:
-                return True
-        except OSError:
-            return False
-        time.sleep(_LOOK_EVERY_S)
+    def _wait_ready(self, url: str) -> bool:
+        """Wait until requests are admitted. False when the life is over."""
+        while not self._over.wait(_LOOK_EVERY_S):
+            try:
+                if _get(url, names.PATH_READY) is not None:
+                    return not self._over.is_set()
+            except OSError:
+                return False
+        return False
 
 
 def _get(url: str, path: str) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 import uvicorn
 from fastapi import FastAPI
 
+from stage_api.outcome import ExitCode
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.engine.phase import Phase
 from stage_runtime.server.connection import Bounds, Connection
@@ -85,7 +86,9 @@ class HttpServer(uvicorn.Server):
 
 
 class CannotListen(StageError):
-    """The address is taken, or isn't one of this machine's."""
+    """The address is taken, or isn't one of this machine's. Another try would find it so again: it is the config's."""
+
+    exit_code = ExitCode.CONFIG
 
 
 def listen(host: str | None, port: int) -> socket.socket:
