@@ -55,9 +55,12 @@ class Watch:
         if not self._wait_ready(url):
             return
         self.ready_at_s = time.monotonic()
-        found = None if self._again else _get(url, "/v1/models")
         _say(f"{name} is ready at {url}/v1")
         if self._again:
+            return
+        try:
+            found = _get(url, "/v1/models")
+        except OSError:  # it ended meanwhile
             return
         for line in _abilities(self._config, found["data"][0] if found else {}):
             _say(f"  {line}")
