@@ -208,7 +208,7 @@ class Engine:
             except EngineDeadError as error:
                 self._die(error)
         if self._death is not None:
-            raise _as_group_death(self._death)
+            raise as_group_death(self._death)
 
     def when_dead(self, callback: OnDeath) -> None:
         """Call `callback` once with the reason when the engine dies, or now if it is dead. It must not raise."""
@@ -302,7 +302,7 @@ class Engine:
                 self._death.__cause__ = error
             death = self._death
             callbacks, self._on_death = self._on_death, []
-            self._end(lambda: _as_group_death(death), Phase.DEAD)
+            self._end(lambda: as_group_death(death), Phase.DEAD)
         # The error of a model that can't be loaded, or of a hang, says all; where it was noticed says nothing more.
         trace = None if isinstance(death, ModelError | OutOfDeviceMemory | EngineHung) else death
         log.critical("engine died", extra={"engine": self._name, "error": str(death)}, exc_info=trace)
@@ -359,7 +359,7 @@ class Engine:
         )
 
 
-def _as_group_death(error: BaseException) -> EngineDeadError:
+def as_group_death(error: BaseException) -> EngineDeadError:
     """The error for those whose request dies with the engine."""
     if isinstance(error, EngineDeadError):
         return error
