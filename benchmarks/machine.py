@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -95,5 +97,15 @@ def _busy_seconds() -> tuple[float, float]:
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and the children it has waited for."""
-    return sum(os.times()[:4])
+    """CPU seconds of this process, the children it has waited for, and those that live."""
+    return sum(os.times()[:4]) + cpu_seconds(psutil.Process().children(recursive=True))
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds that these have used so far."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total

@@ -28,6 +28,8 @@ ITEMS = {
     "scheduler": ("waiting", "a long line, and waves of mixed shapes"),
     "close": ("closing", "how fast an engine closes"),
     "start": ("start", "import, load and probe"),
+    "ranks": ("ranks", "one request at a time through a rank of its own"),
+    "failing": ("failing", "a rank is killed; ranks start, idle and close"),
     "served": ("served", "a served stage: ready, idle, stopped"),
 }
 """What can be asked for: its module, with `measure(options, sides) -> rows`, and what it is about."""

@@ -17,7 +17,6 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
 from stage_runtime.assemble import build_engine
-from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
@@ -25,6 +24,7 @@ from stage_runtime.engine.mode import Mode
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes
+from stage_runtime.pipelines.served import resolve_model
 
 SIDE: Final = 64
 STEPS: Final = 20
@@ -99,9 +99,9 @@ class Stage:
     _ids: Any = None
 
     @classmethod
-    def ready(cls, folder: Path, mode: Mode) -> Stage:
+    def ready(cls, folder: Path, mode: Mode, *, executor: str = "uni", **degrees: int) -> Stage:
         """An engine that has loaded, probed and warmed up."""
-        config = stage_config(folder, mode)
+        config = stage_config(folder, mode, executor=executor, **degrees)
         model = resolve_model(config.model)
         stage = cls(build_engine(config, model, name=mode), model, itertools.count())
         stage.engine.start()
@@ -162,15 +162,22 @@ class Sides:
         vars(self).pop("diffusers", None)
 
 
-def stage_config(folder: Path, mode: Mode) -> StageConfig:
-    """The model in float32, with that mode."""
+def stage_config(folder: Path, mode: Mode, *, executor: str = "uni", **degrees: int) -> StageConfig:
+    """The model in float32, with that mode, executor and degrees of parallelism."""
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": "bench"},
         "spec": {
             "model": {"source": {"hostPath": {"path": str(folder)}}},
-            "engine": {"dtype": "float32", "device": "cpu", "mode": mode.value, "maxNumSeqs": SLOTS},
+            "engine": {
+                "dtype": "float32",
+                "device": "cpu",
+                "mode": mode.value,
+                "executor": executor,
+                "maxNumSeqs": SLOTS,
+            },
+            "parallelism": degrees,
         },
     }
     return StageConfig.from_stage(parse_stage(manifest))

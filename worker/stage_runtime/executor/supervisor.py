@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
+from typing import Final
+
+KILLED_S: Final = 10.0  # for the kernel to take a killed process's memory back
 
 log = logging.getLogger(__name__)
 
@@ -68,21 +71,20 @@ class Supervisor:
         return {rank: code for rank, code in codes.items() if code is not None}
 
     def stop(self, ask: Callable[[], None], *, patience_s: float) -> None:
-        """End all: ask, wait for `patience_s`, terminate, wait half as long, kill. Idempotent.
+        """End all: ask, wait for `patience_s`, terminate, wait half as long, kill. 0 kills at once. Idempotent.
 
         A stopped process (SIGSTOP) hears neither asking nor SIGTERM; SIGKILL ends it too.
         """
         self._stopping = True
-        if self._left():
+        if patience_s > 0 and self._left():
             ask()
             self.wait(patience_s)
-        for number, wait_s in ((signal.SIGTERM, patience_s / 2), (signal.SIGKILL, 10.0)):
-            left = self._left()
-            for rank in left:
-                log.warning("rank did not end", extra={"rank": rank, "signal": number.name})
-                self._ranks[rank].process.send_signal(number)
-            if left:
-                self.wait(wait_s)
+            for rank in self._left():
+                log.warning("rank did not end when asked", extra={"rank": rank})
+                self._ranks[rank].process.terminate()
+            self.wait(patience_s / 2)
+        self.kill()
+        self.wait(KILLED_S)
         if self._watcher is not None:
             self._watcher.join(10.0)
         for one in self._ranks.values():
