@@ -108,3 +108,12 @@ def test_nothing_is_left_when_all_have_ended(moves: list[tuple[str, int, int]]) 
     assert dispatch.placed == len(live)
     dispatch.plan(Wave(wave_id=1000, finished_ids=tuple(live)))
     assert dispatch.placed == 0
+
+
+def test_it_is_busy_until_every_copy_at_work_is_idle() -> None:
+    dispatch = Dispatch(2)
+    dispatch.plan(wave(1, new="ab"))
+    dispatch.idle(0)
+    assert dispatch.busy
+    dispatch.idle(1)
+    assert not dispatch.busy

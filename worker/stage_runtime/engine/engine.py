@@ -52,13 +52,14 @@ class Engine:
     default_runner_class: ClassVar[str | None] = None
     """Import path of the runner that a subclass wants in each rank; what the stage's spec names wins over it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an engine is made of
         self,
         *,
         build_executor: Callable[[], Executor],
         scheduler: BaseScheduler,
         startup_timeout_s: float,
         warmup: Sequence[Sequence[Request]] = (),
+        pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
@@ -66,6 +67,7 @@ class Engine:
 
         `warmup`: groups of requests that run before any are admitted, those of a group together.
         `startup_timeout_s`: how long loading may take, and any tick whose like hasn't been measured.
+        `pace`: what follows from measured ticks; None: a new one that starts from that timeout.
         """
         self._build_executor = build_executor
         self._warmup = warmup
@@ -73,7 +75,7 @@ class Engine:
         self._clock = clock
         self._name = name
         bell = Bell()
-        self._desk = Desk(scheduler, Pace(startup_timeout_s=startup_timeout_s), clock, bell.ring)
+        self._desk = Desk(scheduler, pace or Pace(startup_timeout_s=startup_timeout_s), clock, bell.ring)
         self._loop = Loop(self._desk, bell, clock, startup_timeout_s)
         self._suspicion = Suspicion()
         self._life = Condition()

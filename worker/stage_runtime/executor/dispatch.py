@@ -57,6 +57,11 @@ class Dispatch:
         """A copy waits for its next command."""
         self._busy.discard(copy)
 
+    @property
+    def busy(self) -> bool:
+        """Some copy is at work, and looks at its channel only after its tick."""
+        return bool(self._busy)
+
     def computed(self, request_id: str) -> None:
         """A request takes no slot any more."""
         if request_id in self._places and request_id not in self._computed:

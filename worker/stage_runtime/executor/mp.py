@@ -59,10 +59,17 @@ class MpExecutor:
     """Implements `executor.base.Executor` with a process per rank of this pod."""
 
     def __init__(
-        self, config: StageConfig, *, epoch: int = 0, environ: Mapping[str, str] = os.environ
+        self,
+        config: StageConfig,
+        *,
+        epoch: int = 0,
+        environ: Mapping[str, str] = os.environ,
+        open_channel: Callable[[], wire.EngineChannel] = wire.EngineChannel,
+        patience_s: Callable[[Control], float] = patience_s,
     ) -> None:
         """Start the ranks and wait until all are ready, for the startup timeout.
 
+        `patience_s`: how long ranks that look at their channel may take to answer a call.
         Raises: what a rank couldn't start for (SpecError, ModelError, OutOfDeviceMemory …); RendezvousTimeout that
         names the ranks that are missing; EngineDeadError for one that ended.
         """
@@ -89,7 +96,8 @@ class MpExecutor:
         self._owner = Owner.current()
         self._receiver = Receiver(self._owner)
         self._receiver.sweep()
-        self._channel = wire.EngineChannel()
+        self._channel = open_channel()
+        self._patience_s = patience_s
         try:
             self._capability = self._open(environ)
         except BaseException:
@@ -150,7 +158,8 @@ class MpExecutor:
         self._last_call += 1
         self._answers = {}
         self._send(Ask(self._last_call, call))
-        until_s = time.monotonic() + patience_s(call) + self._allowance_s
+        tick_s = self._allowance_s if self._dispatch.busy else 0.0
+        until_s = time.monotonic() + self._patience_s(call) + tick_s
         while len(self._answers) < self._topology.world_size:
             if time.monotonic() > until_s:
                 silent = sorted(set(range(self._topology.world_size)) - set(self._answers))

@@ -45,6 +45,9 @@ SMALLEST: Final = 64 << 10
 WASTEFUL: Final = 4
 """A free block is not taken for data that would fit into one of a quarter of its size, if there is room for that."""
 
+_NO_ROOM: Final = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG)
+"""The file system is full, or what this user or this process may take of it is used up."""
+
 _NUMBER: Final = struct.Struct("=Q")
 _USE, _FREED, _RETIRED = 0, 64, 128  # a cache line each
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
@@ -163,7 +166,7 @@ class Sender:
         try:
             return self._make(room), ""
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            if error.errno not in _NO_ROOM:
                 raise
             if fitting is None and self._retire(room):
                 return self._try(size)
