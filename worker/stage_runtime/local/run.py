@@ -180,8 +180,8 @@ class _Supervisor:
             self._say(f"was killed by {signal.Signals(-status).name}")
         elif status != ExitCode.DRAINED:
             why = "it left no report" if report is None else report.message
-            rank = f" (rank {report.rank})" if report is not None and report.rank is not None else ""
-            self._say(f"ended with {status}: {why}{rank}")
+            rank = "" if report is None or report.rank is None else f"rank {report.rank}"
+            self._say(f"ended with {status}: {why}" + (f" ({rank})" if rank not in why else ""))
         elif not self._asked_to_stop:
             self._say("ended, though nobody asked it to")
 
