@@ -68,6 +68,7 @@ class Embedded(StrEnum):
     """Models that come with the project."""
 
     SHAPES = "shapes"
+    DIGITS = "digits"
 
 
 def _is_plain_absolute(path: str) -> Fault | None:

@@ -64,7 +64,7 @@ def test_generate_draws_what_plain_diffusers_draws(tmp_path: Path) -> None:
         (
             ["no-such-model"],
             65,
-            "no-such-model: expected a folder, a manifest, or an embedded model (shapes)",
+            "no-such-model: expected a folder, a manifest, or an embedded model (shapes, digits)",
         ),
         (["shapes", "--size", "60x64"], 2, "width: expected a multiple of 8 from 8 to 256"),
         (["shapes", "--steps", "0"], 2, "num_inference_steps: expected 1..1000, got 0"),

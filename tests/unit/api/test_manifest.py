@@ -45,15 +45,15 @@ def test_a_list_as_kubectl_prints_it_is_read() -> None:
 def test_the_faults_of_all_documents_come_at_once_and_say_which() -> None:
     bad = STAGE.replace("shapes", "squares")
     assert messages("---".join([bad % "a", STAGE % "b", bad % "c"])) == [
-        'document 1: spec.model.source.embedded: expected shapes, got "squares"',
-        'document 3: spec.model.source.embedded: expected shapes, got "squares"',
+        'document 1: spec.model.source.embedded: expected one of shapes, digits, got "squares"',
+        'document 3: spec.model.source.embedded: expected one of shapes, digits, got "squares"',
     ]
 
 
 def test_a_repeated_key_does_not_hide_what_else_is_wrong() -> None:
     assert messages((STAGE % "a").replace("shapes}", "squares}, source: {embedded: circles}")) == [
         "spec.model.source: expected each key once, got it again at line 5",
-        'spec.model.source.embedded: expected shapes, got "circles"',
+        'spec.model.source.embedded: expected one of shapes, digits, got "circles"',
     ]
 
 
