@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
@@ -15,6 +15,7 @@ from stage_api.spec import ExtensionsSpec
 from stage_runtime.core.import_path import Place, has_all, members_of, resolve, subclass_of
 from stage_runtime.engine.engine import Engine
 from stage_runtime.executor.base import Executor
+from stage_runtime.executor.select import ExecutorClass
 from stage_runtime.sched.base import BaseScheduler
 
 IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -33,7 +34,7 @@ class StageClasses:
     """What to build a stage of; None is the runtime's own."""
 
     engine: type[Engine] = Engine
-    executor: type | None = None
+    executor: ExecutorClass | None = None
     scheduler: type[BaseScheduler] | None = None
 
 
@@ -58,7 +59,7 @@ def stage_classes(extensions: ExtensionsSpec, given: Given) -> StageClasses:
     )
     return StageClasses(
         engine=found.get("engine", Engine),
-        executor=found.get("executor"),
+        executor=cast("ExecutorClass | None", found.get("executor")),
         scheduler=found.get("scheduler"),
     )
 
@@ -72,7 +73,7 @@ def with_runner(config: StageConfig, engine: type[Engine]) -> StageConfig:
     extensions = config.engine.extensions
     if wanted is None or extensions.runner is not None:
         return config
-    if not isinstance(wanted, str) or not IMPORT_PATH.fullmatch(wanted):
+    if not IMPORT_PATH.fullmatch(str(wanted)):
         expected = "an engine whose default_runner_class is package.module:Class"
         raise SpecError([Fault("spec.engine.extensions.engine", expected, repr(wanted))])
     settled = extensions.model_copy(update={"runner": wanted})

@@ -58,7 +58,8 @@ def subclass_of(base: type) -> Callable[[type], str | None]:
         if not issubclass(kind, base):
             return "which is none"
         if inspect.isabstract(kind):
-            return f"which lacks {', '.join(sorted(kind.__abstractmethods__))}"
+            missing: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
+            return f"which lacks {', '.join(sorted(missing))}"
         return None
 
     return lacks
