@@ -14,8 +14,7 @@ from stage_api.errors import Fault, SpecError
 from stage_api.spec import ExtensionsSpec
 from stage_runtime.core.import_path import Place, has_all, members_of, resolve, subclass_of
 from stage_runtime.engine.engine import Engine
-from stage_runtime.executor.base import Executor
-from stage_runtime.executor.select import ExecutorClass
+from stage_runtime.executor.base import Executor, ExecutorClass
 from stage_runtime.sched.base import BaseScheduler
 
 IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

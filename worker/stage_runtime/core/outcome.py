@@ -102,7 +102,12 @@ class Failed(Struct, frozen=True, tag="failed"):
     field: str | None = None
 
 
-Outcome = Progressed | Computed | Completed | Aborted | Failed
+Outcome = Progressed | Completed | Aborted | Failed
+"""What a consumer is told."""
+
+ExecutorOutcome = Outcome | Computed
+"""What an executor tells."""
+
 Terminal = Completed | Aborted | Failed
 
 _ERRORS: Final[tuple[type[StageError], ...]] = (

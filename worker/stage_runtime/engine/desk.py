@@ -15,7 +15,7 @@ from threading import Condition
 from msgspec import Struct
 
 from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
-from stage_runtime.core.outcome import Completed, Computed, Outcome, Progressed
+from stage_runtime.core.outcome import Completed, Computed, ExecutorOutcome, Outcome, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.observer import Nobody, Observer
@@ -150,7 +150,7 @@ class Desk:
                 patience_s=None if limit_s is None else limit_s - self._scheduler.still_s(now_s),
             )
 
-    def end_turn(self, turn: Turn, outcomes: Sequence[Outcome]) -> str | None:
+    def end_turn(self, turn: Turn, outcomes: Sequence[ExecutorOutcome]) -> str | None:
         """Take in what a turn gave and tell the consumers. Returns what hangs, if anything does, in words."""
         with self._changed:
             now_s = self._clock()
@@ -224,7 +224,7 @@ class Desk:
         """How long nothing may move; where all is computed, how long outputs may be on their way."""
         return self._pace.output_limit_s if key is None else self._pace.limit_s(key, pixels)
 
-    def _moved(self, outcomes: Sequence[Outcome]) -> set[str]:
+    def _moved(self, outcomes: Sequence[ExecutorOutcome]) -> set[str]:
         """The requests that were advanced on their slots."""
         return {o.request_id for o in outcomes if self._scheduler.is_running(o.request_id)}
 
@@ -251,8 +251,6 @@ class Desk:
         if isinstance(outcome, Progressed):
             if (mailbox := self._mailboxes.get(outcome.request_id)) is not None:
                 mailbox.put(outcome)
-            return
-        if isinstance(outcome, Computed):
             return
         if (admitted_s := self._admitted_s.pop(outcome.request_id, None)) is not None:
             self._observer.on_ended(outcome, self._clock() - admitted_s)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
 from stage_runtime.core.errors import EngineDeadError
-from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.outcome import ExecutorOutcome
 from stage_runtime.core.wave import Wave
+from stage_runtime.pipelines.contract import ResolvedModel
 
 
 @runtime_checkable
@@ -33,7 +35,7 @@ class Executor(Protocol):
         fields, which nothing uses.
         """
 
-    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+    def poll(self, deadline_s: float | None) -> Sequence[ExecutorOutcome]:
         """Outcomes that are there, waiting at most until `deadline_s` on the monotonic clock (None: no limit).
 
         In one process a poll runs one tick: each scheduled request advances by about one denoise step, and
@@ -63,3 +65,9 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Release model, device memory and processes. Idempotent."""
+
+
+class ExecutorClass(Protocol):
+    """What a stage's own executor class is called with, in the engine's loop thread."""
+
+    def __call__(self, config: StageConfig, model: ResolvedModel, *, epoch: int) -> Executor: ...

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.core.outcome import Completed, Computed, Failed, Outcome, Progressed
+from stage_runtime.core.outcome import Completed, Computed, ExecutorOutcome, Failed, Progressed
 from stage_runtime.ipc.messages import OutputReady, Parcel, ShmRef, Ticked
 
 
 class Delivery(Struct, frozen=True):
     """An outcome to tell, and where its bytes are when they are not in it."""
 
-    outcome: Outcome
+    outcome: ExecutorOutcome
     parcel: Parcel | None = None
 
 
@@ -98,7 +98,7 @@ class Ledger:
         entry.ended = True
         return Settled((delivery,))
 
-    def _tick(self, entry: _Entry, outcome: Outcome, parcel: Parcel | None) -> list[Delivery]:
+    def _tick(self, entry: _Entry, outcome: ExecutorOutcome, parcel: Parcel | None) -> list[Delivery]:
         if entry.computed:
             raise BadReply(f"request {outcome.request_id} is computed, but a rank works on it")
         if not isinstance(outcome, Computed):
@@ -112,5 +112,5 @@ class Ledger:
         return said
 
 
-def _refs(parcels: Mapping[object, Parcel]) -> tuple[ShmRef, ...]:
+def _refs(parcels: Mapping[tuple[str, bool], Parcel]) -> tuple[ShmRef, ...]:
     return tuple(parcel.ref for parcel in parcels.values())

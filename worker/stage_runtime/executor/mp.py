@@ -1,4 +1,4 @@
-"""One process per local rank: waves and control calls go to all ranks in one order, outcomes come back by request id.
+"""One process per rank: waves and control calls go to all ranks in one order, outcomes come back by request id.
 
 The engine's loop thread is the only user of the sockets. A rank that ends, says what it can't, or lets a deadline
 pass is the end of the group: it fails closed, and nothing is served by it again. Loads no torch.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import Final
 
 import msgspec
@@ -21,21 +20,25 @@ from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding, StopEarly, patience_s
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
-from stage_runtime.core.outcome import Computed, Outcome, failed
+from stage_runtime.core.outcome import Computed, ExecutorOutcome, failed
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.dispatch import Dispatch
 from stage_runtime.executor.handshake import Handshake
+from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.ledger import BadReply, Delivery, Ledger, Settled
+from stage_runtime.executor.pods import listening_channel, spanning_life
 from stage_runtime.executor.supervisor import Supervisor
 from stage_runtime.ipc import channel as wire
 from stage_runtime.ipc.codec import attach
 from stage_runtime.ipc.messages import (
     Answered,
     Ask,
+    Attending,
     Command,
     Dying,
+    Ended,
     OutputReady,
     Reply,
     Run,
@@ -50,13 +53,12 @@ from stage_runtime.ipc.shm import Receiver
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
 CAUSE_S: Final = 0.05  # for the rank to end that others ended of
-THREADS: Final = "OMP_NUM_THREADS"
 
 log = logging.getLogger(__name__)
 
 
 class MpExecutor:
-    """Implements `executor.base.Executor` with a process per rank of this pod."""
+    """Implements `executor.base.Executor` with a process per rank. Those of other pods are started by their agents."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class MpExecutor:
         self._ledger = Ledger()
         self._deaths = Deaths()
         self._supervisor = Supervisor()
-        self._backlog: list[Outcome] = []
+        self._backlog: list[ExecutorOutcome] = []
         self._answers: dict[int, Answered] = {}
         self._last_call = 0
         self._last_wave = 0
@@ -96,7 +98,12 @@ class MpExecutor:
         self._owner = Owner.current()
         self._receiver = Receiver(self._owner)
         self._receiver.sweep()
-        self._channel = open_channel()
+        self._thread = get_ident()
+        self._life = spanning_life(self._topology, epoch)
+        if self._life:
+            self._channel = listening_channel(environ, self._life, self._on_gone)
+        else:
+            self._channel = open_channel()
         self._patience_s = patience_s
         try:
             self._capability = self._open(environ)
@@ -128,7 +135,7 @@ class MpExecutor:
         self._ledger.enter(run.places, wave.wave_id)
         self._send(run)
 
-    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+    def poll(self, deadline_s: float | None) -> Sequence[ExecutorOutcome]:
         """What the ranks have said, waiting for the first word until `deadline_s` on the monotonic clock."""
         outcomes, self._backlog = self._backlog, []
         woken, self._woken = self._woken, False
@@ -216,7 +223,18 @@ class MpExecutor:
             world_size=topology.world_size,
         )
         ranks = topology.ranks_of(0)
-        self._supervisor.start({rank: self._command(rank) for rank in ranks}, _environ(environ, len(ranks)))
+        launch = Launch(
+            engine=self._channel.address,
+            epoch=self._epoch,
+            digest=topology.digest,
+            startup_s=self._startup_s,
+            parent=os.getpid(),
+            owner=self._owner.text,
+            life=self._life,
+        )
+        self._supervisor.start(
+            {rank: launch.command(rank) for rank in ranks}, rank_environ(environ, len(ranks))
+        )
         for pidfd in self._supervisor.sentinels:
             self._channel.watch(pidfd)
         while not handshake.complete:
@@ -233,22 +251,10 @@ class MpExecutor:
     def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
         if isinstance(reply, wire.BadReply):
             raise EngineDeadError(f"rank {reply.rank} can't be understood: {reply.why}", rank=reply.rank)
-        if isinstance(reply, Dying):
+        if isinstance(reply, Dying | Ended):
             self._deaths.said(reply)
             return []
-        return handshake.take(reply)
-
-    def _command(self, rank: int) -> list[str]:
-        return [
-            sys.executable,
-            *("-m", "stage_runtime.worker.proc"),
-            *("--rank", str(rank)),
-            *("--engine", self._channel.address),
-            *("--owner", self._owner.text),
-            *("--epoch", str(self._epoch)),
-            *("--digest", self._topology.digest),
-            *("--parent", str(os.getpid())),
-        ]
+        return [] if isinstance(reply, Attending) else handshake.take(reply)
 
     # Talk
 
@@ -257,6 +263,10 @@ class MpExecutor:
             self._channel.send(range(self._topology.world_size), command)
         except wire.PeerGone as gone:
             self.health()  # its exit says more
+            if self._topology.pod_of(gone.rank):
+                self._hear_on()
+                self._deaths.lost(gone.rank)
+                self.health()
             raise self._die(EngineDeadError(f"rank {gone.rank} can't be reached", rank=gone.rank)) from gone
 
     def _receive(self, timeout_s: float | None) -> bool:
@@ -278,7 +288,7 @@ class MpExecutor:
             case Answered(call_id=call_id, rank=rank):
                 if call_id == self._last_call:
                     self._answers[rank] = reply
-            case Dying():
+            case Dying() | Ended():
                 self._deaths.said(reply)
             case wire.BadReply(rank=rank, why=why):
                 raise self._die(EngineDeadError(f"rank {rank} can't be understood: {why}", rank=rank))
@@ -298,7 +308,7 @@ class MpExecutor:
         self._drop(settled.dropped)
         self._backlog += map(self._unpacked, settled.deliveries)
 
-    def _unpacked(self, delivery: Delivery) -> Outcome:
+    def _unpacked(self, delivery: Delivery) -> ExecutorOutcome:
         """The outcome with its bytes. One whose bytes can't be had fails its request, and no other."""
         outcome = delivery.outcome
         if isinstance(outcome, Computed):
@@ -322,8 +332,18 @@ class MpExecutor:
 
     # Death
 
+    def _on_gone(self, rank: int) -> None:
+        """From the doorman's thread: a connection to another pod ended. What the pod has still said tells more."""
+        if not self._noticed.wait(NOTICE_S):
+            self._deaths.lost(rank)
+            self._notice()
+
     def _on_exit(self, rank: int, code: int) -> None:
-        """From the sentinel's thread. The loop thread notices it while it polls, and knows the rank's last words."""
+        """From the sentinel's thread."""
+        self._notice()
+
+    def _notice(self) -> None:
+        """Die of what has ended. The loop thread does it while it polls, and knows the ranks' last words."""
         self._channel.wake()
         if not self._noticed.wait(NOTICE_S):
             with suppress(EngineDeadError):
@@ -336,8 +356,18 @@ class MpExecutor:
                 self._deaths.exited(rank, code)
             if look == 2 or not self._deaths.may_be_another:
                 break
-            self._supervisor.wait(CAUSE_S)
+            self._hear_on()
         return self._deaths.cause()
+
+    def _hear_on(self) -> None:
+        """Give the rank that others ended of time to end, and what is said in other pods time to be heard."""
+        until_s = time.monotonic() + CAUSE_S
+        self._supervisor.wait(CAUSE_S)
+        if self._topology.pods > 1 and get_ident() == self._thread:
+            self._noticed.wait(max(0.0, until_s - time.monotonic()))
+            for reply in self._channel.receive(0.0):
+                if isinstance(reply, Dying | Ended):
+                    self._deaths.said(reply)
 
     def _die(self, death: EngineDeadError) -> EngineDeadError:
         """Refuse everything from now on. Only the first cause counts; returns it."""
@@ -355,16 +385,8 @@ class MpExecutor:
 
     def _ask_to_stop(self) -> None:
         with suppress(Exception):  # those that hear nothing are terminated
-            self._channel.send(self._supervisor.pids, Stop())
+            self._channel.send(range(self._topology.world_size), Stop())
 
 
 def _left(deadline_s: float | None) -> float | None:
     return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-
-
-def _environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """A rank's environment: the cores are shared out, unless somebody has decided."""
-    shared = {**environ, "PYTHONUNBUFFERED": "1"}
-    if ranks > 1 and not environ.get(THREADS):
-        shared[THREADS] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    return shared

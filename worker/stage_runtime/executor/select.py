@@ -6,19 +6,12 @@ What can't be had is a fault at start, never another executor than the one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_api.spec import ExecutorKind
-from stage_runtime.executor.base import Executor
+from stage_runtime.executor.base import Executor, ExecutorClass
 from stage_runtime.pipelines.contract import ResolvedModel
-
-
-class ExecutorClass(Protocol):
-    """What a stage's own executor class is called with, in the engine's loop thread."""
-
-    def __call__(self, config: StageConfig, model: ResolvedModel, *, epoch: int) -> Executor: ...
 
 
 def select(

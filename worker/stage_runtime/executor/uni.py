@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
 from stage_runtime.core.errors import EngineDeadError
-from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.outcome import ExecutorOutcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined
 from stage_runtime.ipc.messages import Answered
@@ -40,7 +40,7 @@ class UniExecutor:
         with self._failing_closed():
             self._alive().submit(wave)
 
-    def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
+    def poll(self, deadline_s: float | None) -> Sequence[ExecutorOutcome]:
         """One tick; while paused, a wait for `wake` or `deadline_s`. A tick itself keeps no deadline."""
         with self._failing_closed():
             worker = self._alive()

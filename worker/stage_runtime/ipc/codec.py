@@ -6,14 +6,16 @@ What can't be read is told as `BadMessage`, with what was wrong: whoever gets it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed
+from stage_runtime.core.outcome import Completed, ExecutorOutcome, Output, Progressed
 from stage_runtime.ipc.messages import INLINE_BYTES, Command, Parcel, Reply, ShmRef
+
+O = TypeVar("O", bound=ExecutorOutcome)
 
 Place = Callable[[bytes], ShmRef]
 """Puts bytes into shared memory."""
@@ -60,7 +62,7 @@ def decode_reply(data: bytes) -> Reply:
         raise BadMessage(f"no reply in {len(data)} bytes: {error}") from error
 
 
-def detach(outcome: Outcome, place: Place | None) -> tuple[Outcome, Parcel | None]:
+def detach(outcome: O, place: Place | None) -> tuple[O, Parcel | None]:
     """`outcome` without the bytes that are too large for a message, and where they are now.
 
     `place` None leaves everything where it is: for a receiver on another machine. Raises: what `place` raises.
@@ -73,7 +75,7 @@ def detach(outcome: Outcome, place: Place | None) -> tuple[Outcome, Parcel | Non
     return _with(outcome, light), Parcel(outcome.request_id, isinstance(outcome, Progressed), ref)
 
 
-def attach(outcome: Outcome, parcel: Parcel | None, take: Take) -> Outcome:
+def attach(outcome: O, parcel: Parcel | None, take: Take) -> O:
     """The whole outcome again. Raises: BadMessage for a parcel of another outcome, and what `take` raises."""
     if parcel is None:
         return outcome
@@ -88,7 +90,7 @@ def attach(outcome: Outcome, parcel: Parcel | None, take: Take) -> Outcome:
     return _with(outcome, replace(output, data=take(parcel.ref)))
 
 
-def _output(outcome: Outcome) -> Output | None:
+def _output(outcome: ExecutorOutcome) -> Output | None:
     match outcome:
         case Completed(output=output) | Progressed(preview=output):
             return output
@@ -96,7 +98,7 @@ def _output(outcome: Outcome) -> Output | None:
             return None
 
 
-def _with(outcome: Outcome, output: Output) -> Outcome:
+def _with(outcome: O, output: Output) -> O:
     if isinstance(outcome, Progressed):
         return replace(outcome, preview=output)
     return replace(outcome, output=output)

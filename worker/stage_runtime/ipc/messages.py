@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
-from stage_runtime.core.outcome import Failed, Outcome
+from stage_runtime.core.outcome import ExecutorOutcome, Failed
 from stage_runtime.core.wave import Wave
 
 PROTOCOL: Final = 1
@@ -144,7 +144,7 @@ class Ticked(Struct, frozen=True, tag="ticked", kw_only=True):
     rank: int
     wave_id: int
     """Of the last `Run` that the rank had read when the tick began."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ExecutorOutcome, ...]
     parcels: tuple[Parcel, ...] = ()
     idle: bool = False
     """The copy waits for its next `Run`."""
@@ -156,7 +156,7 @@ class OutputReady(Struct, frozen=True, tag="output_ready", kw_only=True):
     rank: int
     wave_id: int
     """Of the `Run` with which the request came: tells it from a later one under the same id."""
-    outcome: Outcome
+    outcome: ExecutorOutcome
     parcel: Parcel | None = None
 
 

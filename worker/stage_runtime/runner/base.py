@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from stage_runtime.core.capability import Capability
-from stage_runtime.core.outcome import Outcome, Output
+from stage_runtime.core.outcome import ExecutorOutcome, Output
 from stage_runtime.core.request import Request
 from stage_runtime.runner.batcher import CallCounts
 
@@ -29,7 +29,7 @@ class ModelRunner(Protocol):
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop all that is held for these, wherever they are. Unknown ids are no error."""
 
-    def tick(self, request_ids: Sequence[str]) -> list[Outcome]:
+    def tick(self, request_ids: Sequence[str]) -> list[ExecutorOutcome]:
         """Advance these by one denoise step each. One that did not move gives no outcome.
 
         Raises InternalError for an id that was never added; DeviceLost when the device itself is gone.

@@ -20,18 +20,20 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Computed,
+    ExecutorOutcome,
     Failed,
-    Outcome,
     Output,
     PhaseSeconds,
     Progressed,
     failed,
 )
 from stage_runtime.core.request import Request
+from stage_runtime.parallel.cfg import CfgTarget, cfg_target
+from stage_runtime.parallel.context import ParallelContext
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
 from stage_runtime.runner.noise import generator_of
-from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, deferred, modality_of
+from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, deferred, differs, modality_of
 from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.runner.rendezvous import Script, open_script
 from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
@@ -51,6 +53,8 @@ class RunnerOptions:
     output: OutputFormat = PIXELS
     deliver: Deliver | None = None
     """Who takes what was made, unconverted; the outcome is `Computed` then. None: the runner converts it itself."""
+    parallel: ParallelContext | None = None
+    """The ranks that share this copy of the model. None: this one has it for itself."""
 
 
 class Runner:
@@ -86,7 +90,12 @@ class Runner:
             hooks=tuple(hooks),
             on_fault=on_fault,
         )
-        self._hub = Hub(self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay)
+        self._parallel = options.parallel
+        lockstep = options.parallel.lockstep if options.parallel is not None else None
+        self._spread = cfg_target(self._batcher, lockstep, found, hooks) if lockstep is not None else None
+        self._hub = Hub(
+            self._spread or self._batcher, frozenset(found.denoisers), found.counts_steps, self._overlay
+        )
         self._requests: dict[str, Request] = {}
         self._recordings: dict[str, Recording] = {}
         self._told: dict[str, int] = {}
@@ -94,9 +103,9 @@ class Runner:
         self._one_step_calls = 0
         self._resumable = True
         """Scripts are recorded: true while that is being proven, then as the proof found."""
-        why = found.impurity or self._prove_replay(
-            self._probe_arguments(ask)([PROMPT], SEED, STEPS), found.result
-        )
+        small = self._probe_arguments(ask)([PROMPT], SEED, STEPS)
+        want = found.result if self._spread is None else self._try_spread(self._spread, small, found.result)
+        why = found.impurity or self._prove_replay(small, want)
         self._resumable = why == ""
         self.capability = Capability(
             pipeline=type(pipeline).__name__,
@@ -131,7 +140,7 @@ class Runner:
             self._told.pop(request_id, None)
             self._hub.forget(request_id)
 
-    def tick(self, request_ids: Sequence[str]) -> list[Outcome]:
+    def tick(self, request_ids: Sequence[str]) -> list[ExecutorOutcome]:
         """Advance these by one denoise step each. One that did not move gives no outcome.
 
         Raises InternalError for an id that was never added; DeviceLost, through `on_fault`.
@@ -140,6 +149,7 @@ class Runner:
             if request_id not in self._requests:
                 raise InternalError(f"request {request_id} is scheduled but has no state here")
         self._hub.tick(request_ids)
+        self._agree_on_ends(request_ids)
         previews = self._draw_previews(request_ids)
         return [
             outcome
@@ -181,7 +191,7 @@ class Runner:
         self._batcher.modules = {}
         self._pipeline = None
 
-    def _outcome(self, request_id: str, previews: dict[str, Output]) -> Outcome | None:
+    def _outcome(self, request_id: str, previews: dict[str, Output]) -> ExecutorOutcome | None:
         script, request = self._hub.scripts[request_id], self._requests[request_id]
         if script.done:
             if self._deliver is not None and script.error is None:
@@ -229,6 +239,9 @@ class Runner:
         self._hub.run(names.values())
         drawn = {}
         for request_id, name in names.items():
+            if not self._answers:  # it ran here since the ranks decode together
+                self._hub.forget(name)
+                continue
             picture = self._result(self._hub.scripts[name])
             if isinstance(picture, Output):
                 drawn[request_id] = picture
@@ -257,6 +270,8 @@ class Runner:
         if self._resumable:
             script.watcher = Recording(self._hub.denoisers, [generator], start, decode_only=decode_only)
             script.replays = start.steps if start is not None else 0
+        if self._spread is not None:
+            self._spread.attend(script)
         self._hub.add(script)
         return script
 
@@ -274,6 +289,38 @@ class Runner:
             return {**asked, **texts, "prompt": list(prompts), "generator": generators}
 
         return arguments
+
+    @property
+    def _answers(self) -> bool:
+        """False for a rank whose pictures nobody wants: the first of its group has the same."""
+        return self._parallel is None or self._parallel.index == 0
+
+    def _agree_on_ends(self, request_ids: Sequence[str]) -> None:
+        """Have the ranks of the group find out if a request failed on one of them alone. Raises: EngineDeadError."""
+        lockstep = self._parallel.lockstep if self._parallel is not None else None
+        if lockstep is None:
+            return
+        scripts = [self._hub.scripts[request_id] for request_id in request_ids]
+        ended = {s.request_id: "" if s.error is None else repr(s.error) for s in scripts if s.done}
+        if ended:
+            lockstep.vote(ended)
+
+    def _try_spread(self, spread: CfgTarget, arguments: dict[str, Any], want: Any) -> Any:
+        """What the ranks make of a small request together. Where that is not `want`, each works by itself."""
+        again = _reseeded(arguments)
+        script = self._open("trial", again, again["generator"])
+        self._hub.run(["trial"])
+        result, error = script.result, script.error
+        self._hub.forget("trial")
+        why = "" if error is None else f"it failed: {type(error).__name__}: {error}"
+        why = why or differs(self._output.convert(result, None), self._output.convert(want, None))
+        if not spread.agreed(why == ""):
+            log.warning(
+                "each rank makes all calls of the model", extra={"why": why or "another rank found so"}
+            )
+            spread.switch_off()
+            return want
+        return result
 
     def _prove_replay(self, arguments: dict[str, Any], want: Any) -> str:
         """Why a request can't be resumed bitwise or decoded at any step; "" if it can. `want`: what it gives whole."""

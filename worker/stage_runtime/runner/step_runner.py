@@ -19,8 +19,8 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Computed,
+    ExecutorOutcome,
     Failed,
-    Outcome,
     Output,
     PhaseSeconds,
     Progressed,
@@ -137,7 +137,7 @@ class StepRunner:
             self._members.pop(request_id, None)
 
     @torch.no_grad()
-    def tick(self, request_ids: Sequence[str]) -> list[Outcome]:
+    def tick(self, request_ids: Sequence[str]) -> list[ExecutorOutcome]:
         """Advance these by one denoise step each: newcomers prepare before it, finishers decode after it.
 
         One that has ended gives no outcome. Raises InternalError for an id that was never added; DeviceLost, through
@@ -206,7 +206,7 @@ class StepRunner:
         else:
             member.state = state
 
-    def _outcome(self, member: _Member, result: StepResult | Exception | None) -> Outcome:
+    def _outcome(self, member: _Member, result: StepResult | Exception | None) -> ExecutorOutcome:
         request, state = member.request, member.state
         if member.error is not None or state is None:
             return self._failed(member, member.error or InternalError("neither state nor error"))

@@ -17,7 +17,16 @@ from typing import Final
 from msgspec import Struct
 
 from stage_runtime.core.errors import InternalError, InvalidRequest
-from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Outcome, Progressed, failed
+from stage_runtime.core.outcome import (
+    Aborted,
+    Completed,
+    Computed,
+    ExecutorOutcome,
+    Failed,
+    Outcome,
+    Progressed,
+    failed,
+)
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import NewRequest, Wave
 from stage_runtime.sched.admission import Coalescing, WaitingLine
@@ -181,7 +190,7 @@ class BaseScheduler(ABC):
         """A wave that runs nothing: it only names the ids that ended. What a paused engine may send."""
         return self._wave((), ())
 
-    def update(self, outcomes: Iterable[Outcome], now_s: float) -> list[Outcome]:
+    def update(self, outcomes: Iterable[ExecutorOutcome], now_s: float) -> list[Outcome]:
         """Take in what became of requests, by id, and return what consumers are to be told.
 
         A scheduled request without an outcome did not move, and stays. An outcome of a request that is gone is

@@ -45,7 +45,7 @@ class Packer:
         *,
         device: torch.device,
         connect: Callable[[], RankChannel],
-        sender: Sender,
+        sender: Sender | None,
     ) -> None:
         """`connect` opens the packer's own channel: it is called, and the channel used, in the packer's thread.
 
@@ -124,7 +124,7 @@ class Packer:
                 with stream:
                     output = self._convert(made.result)
             outcome = Completed(made.request_id, output, made.steps, made.phases)
-            outcome, parcel = detach(outcome, self._sender.place)
+            outcome, parcel = detach(outcome, None if self._sender is None else self._sender.place)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this output's end and no other's
             log.warning(
                 "output can't be packed", extra={"request_id": made.request_id, "why": repr(error)[:200]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stage_runtime.core.control import Outstanding, StopEarly
 from stage_runtime.core.errors import EngineDeadError, InternalError
-from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Outcome, failed
+from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach
@@ -48,7 +48,8 @@ class Session:
     """Request mode."""
     worker: Worker
     channel: RankChannel
-    sender: Sender
+    sender: Sender | None
+    """None where the engine is on another machine: everything travels in messages."""
     packer: Packer | None = None
     deliveries: Deliveries = field(default_factory=Deliveries)
     agree: Agree | None = None
@@ -68,7 +69,7 @@ class Session:
         while not self._stopped:
             for command in self._commands():
                 self._carry_out(command)
-            if self._stopped or self.worker.paused:
+            if self.worker.paused:
                 continue
             if self._active:
                 self._tick()
@@ -156,11 +157,11 @@ class Session:
                 self.packer.take(one, self._entered[one.request_id])
         self._tell(outcomes, idle=not self._active)
 
-    def _tell(self, outcomes: Iterable[Outcome], *, idle: bool) -> None:
+    def _tell(self, outcomes: Iterable[ExecutorOutcome], *, idle: bool) -> None:
         self._owes_idle = not idle
         if not self.answers:
             return
-        said: list[Outcome] = []
+        said: list[ExecutorOutcome] = []
         parcels: list[Parcel] = []
         for outcome in outcomes:
             light, parcel = self._light(outcome)
@@ -178,10 +179,10 @@ class Session:
                 )
             )
 
-    def _light(self, outcome: Outcome) -> tuple[Outcome, Parcel | None]:
+    def _light(self, outcome: ExecutorOutcome) -> tuple[ExecutorOutcome, Parcel | None]:
         """The outcome without its large bytes. One that can't be packed fails its request, and no other."""
         try:
-            return detach(outcome, self.sender.place)
+            return detach(outcome, None if self.sender is None else self.sender.place)
         except Exception as error:  # noqa: BLE001 - the client gets its cause
             why = failed(outcome.request_id, error)
             message = f"the output can't be packed: {why.message}"

@@ -40,7 +40,7 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.memory import out_of_memory
-from stage_runtime.core.outcome import Outcome
+from stage_runtime.core.outcome import ExecutorOutcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import ModelRunner
@@ -141,7 +141,7 @@ class Worker:
             self._runner.add(envelope.request)
         self._scheduled = wave.scheduled_ids
 
-    def tick(self) -> list[Outcome]:
+    def tick(self) -> list[ExecutorOutcome]:
         """Advance the scheduled requests by one denoise step; while paused, nothing."""
         return self._runner.tick(self._scheduled) if self._scheduled and not self._paused else []
 
