@@ -69,7 +69,8 @@ class Program:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Any]:
+def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    child = getattr(request, "param", "inline") == "child"
     with ThreadPoolExecutor(4) as askers:
 
         @contextmanager
@@ -77,7 +78,12 @@ def started(tmp_path: Path) -> Iterator[Any]:
             paths = os.pathsep.join(str(ROOT / part) for part in ("crds", "worker", "tests"))
             report = tmp_path / "report"
             process = subprocess.Popen(
-                [sys.executable, "-m", "support.http_program", json.dumps(options)],
+                [
+                    sys.executable,
+                    "-m",
+                    "support.http_program",
+                    json.dumps({"child": child, **options}),
+                ],
                 env=os.environ | {"PYTHONPATH": paths, "OMNISTAGE_TERMINATION_LOG": str(report)},
                 stderr=subprocess.PIPE,
                 text=True,
@@ -95,6 +101,10 @@ def started(tmp_path: Path) -> Iterator[Any]:
         yield start
 
 
+wherever_the_engine_lives = pytest.mark.parametrize("started", ["inline", "child"], indirect=True)
+
+
+@wherever_the_engine_lives
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_runs_is_finished_before_the_process_leaves_with_0(started: Any, number: signal.Signals) -> None:
     with started() as program:
@@ -129,6 +139,7 @@ def test_a_stopping_stage_is_unready_at_once_and_admits_for_a_while_then_refuses
         assert program.ended()[0] == 0
 
 
+@wherever_the_engine_lives
 def test_what_does_not_finish_in_time_gets_503_and_the_process_still_leaves_with_0(started: Any) -> None:
     with started(finish_s=0.2) as program:
         wait_until(program.ready)
@@ -138,6 +149,7 @@ def test_what_does_not_finish_in_time_gets_503_and_the_process_still_leaves_with
         assert program.ended()[0] == 0
 
 
+@wherever_the_engine_lives
 def test_a_tick_that_outlasts_the_drain_is_cut_off_and_the_process_leaves_with_0(started: Any) -> None:
     with started(finish_s=0.2) as program:
         wait_until(program.ready)
@@ -164,6 +176,7 @@ def test_a_second_interrupt_ends_the_process_where_it_stands(started: Any) -> No
         assert program.ended() == (-signal.SIGINT, None)
 
 
+@wherever_the_engine_lives
 def test_a_lost_device_answers_who_waits_and_leaves_with_its_code(started: Any) -> None:
     """Case B22 and B23."""
     with started() as program:
@@ -179,6 +192,7 @@ def test_a_lost_device_answers_who_waits_and_leaves_with_its_code(started: Any) 
         assert "illegal memory access" in report.message
 
 
+@wherever_the_engine_lives
 def test_a_hanging_tick_answers_who_waits_and_leaves_with_its_code(started: Any) -> None:
     with started(startup_timeout_s=0.5) as program:
         wait_until(program.ready)
@@ -189,6 +203,7 @@ def test_a_hanging_tick_answers_who_waits_and_leaves_with_its_code(started: Any)
         assert (status, report and report.reason) == (ExitCode.HANG, "EngineHung")
 
 
+@wherever_the_engine_lives
 def test_a_broken_model_leaves_with_its_code(started: Any) -> None:
     with started(broken_model=True) as program:
         status, report = program.ended()

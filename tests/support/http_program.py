@@ -10,21 +10,26 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from stage_runtime import exit as exits
 from stage_runtime import log as logs
+from stage_runtime.assemble import client_of
 from stage_runtime.core.errors import DeviceLost, ModelError
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
+from stage_runtime.engine.engine import Engine
 from stage_runtime.metrics import Metrics
 from stage_runtime.server.app import Settings, create_app
 from stage_runtime.server.drain import Drain
 from stage_runtime.server.serve import Grace, listen, serve
-from stage_runtime.stage.inline import InlineStage
+from stage_runtime.stage.child import ChildSpec
+from stage_runtime.stage.owner import StageEngine
+from stage_runtime.stage.remote_engine import RemoteEngine
 from support.builders import EngineBuilder
 from support.http_stage import MODEL, SERVED_NAME, PictureExecutor
+from support.scripted import PATIENCE_S
 
 DEADLY: Final = 72  # a seed that loses the device
 HANGING: Final = 71  # a seed whose first tick never ends
@@ -39,6 +44,8 @@ class Options:
     step_s: float = 0.02
     startup_timeout_s: float = 20.0
     broken_model: bool = False
+    child: bool = False
+    """The engine has a process of its own."""
 
 
 class TimedExecutor(PictureExecutor):
@@ -71,17 +78,39 @@ def main() -> None:
     exits.leave(asyncio.run(run(options)))
 
 
-async def run(options: Options) -> BaseException | None:
-    """What it ended with."""
+def build(argument: bytes) -> Engine:
+    """The engine that `Options` as JSON describe."""
+    options = Options(**json.loads(argument))
 
-    def build() -> TimedExecutor:
+    def executor() -> TimedExecutor:
         if options.broken_model:
             raise ModelError("no weights")
         return TimedExecutor(options.step_s)
 
     builder = EngineBuilder().step_mode().slots(4).startup_timeout(options.startup_timeout_s)
-    engine = builder.executor(build).build()
-    stage, drain, metrics = InlineStage(engine), Drain(), Metrics("test")
+    return builder.executor(executor).build()
+
+
+def placed(options: Options) -> StageEngine:
+    """The same in this process, or in a child of it."""
+    argument = json.dumps(asdict(options)).encode()
+    if not options.child:
+        return build(argument)
+    return RemoteEngine(
+        ChildSpec(
+            factory="support.http_program:build",
+            argument=argument,
+            startup_timeout_s=PATIENCE_S,
+            grace_s=options.finish_s,
+            log_as="test",
+        )
+    )
+
+
+async def run(options: Options) -> BaseException | None:
+    """What it ended with."""
+    engine = placed(options)
+    stage, drain, metrics = client_of(engine), Drain(), Metrics("test")
     engine.observe(metrics)
     settings = Settings(stage_name="test", served_name=SERVED_NAME)
     app = create_app(stage, MODEL, settings, metrics=metrics, drain=drain)

@@ -75,16 +75,15 @@ def _epoch() -> int:
 
 async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | None:
     """Serve. What it died of; None when it was told to stop."""
-    from stage_runtime.assemble import build_app, build_engine
+    from stage_runtime.assemble import build_app, build_stage_engine, client_of
     from stage_runtime.local.leash import ChildEnd
     from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.server.drain import Drain
     from stage_runtime.server.serve import Grace, listen, serve, url_of
-    from stage_runtime.stage.inline import InlineStage
 
     leash = None if arguments.leash is None else ChildEnd(arguments.leash)
     model = resolve_model(config.model)
-    engine = build_engine(config, model, epoch=_epoch())
+    engine = build_stage_engine(config, model, epoch=_epoch(), log_as=config.name)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     drain = Drain()
     app = build_app(config, model, engine, drain)
@@ -93,7 +92,7 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
         leash.tell(url_of(listening))
     grace = Grace(admit_s=float(config.drain.admit_seconds), finish_s=float(config.drain.timeout_seconds))
     death = await serve(
-        app, InlineStage(engine), drain, listening=listening, grace=grace, close_engine=engine.close
+        app, client_of(engine), drain, listening=listening, grace=grace, close_engine=engine.close
     )
     for number in _STOP:  # why it ends is decided
         signal.signal(number, signal.SIG_IGN)

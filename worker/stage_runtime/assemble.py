@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stage_api.config import StageConfig
+import msgspec
+
+from stage_api.config import StageConfig, parse
 from stage_api.errors import Fault, SpecError
 from stage_api.execution import unsupported
 from stage_api.offload import skips_warmup
-from stage_api.spec import EngineSpec
+from stage_api.spec import EngineProcess, EngineSpec
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.select import select
 from stage_runtime.extensions import Given, stage_classes, with_runner
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
+from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler
+from stage_runtime.stage.child import ChildSpec
+from stage_runtime.stage.client import StageClient
 from stage_runtime.stage.inline import InlineStage
+from stage_runtime.stage.owner import StageEngine
+from stage_runtime.stage.remote import RemoteStage
+from stage_runtime.stage.remote_engine import RemoteEngine
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -42,7 +50,7 @@ def build_engine(
     Raises: SpecError for what this version can't execute, a class of the stage's own that can't be used, or a
     warm-up that model or line can't take.
     """
-    if faults := (*unsupported(config), *_unqueueable(config.engine)):
+    if faults := (*unsupported(config), *_unsplittable(config, model), *_unqueueable(config.engine)):
         raise SpecError(faults)
     classes = stage_classes(config.engine.extensions, given)
     config = with_runner(config, classes.engine)
@@ -55,14 +63,68 @@ def build_engine(
     )
 
 
-def build_app(config: StageConfig, model: ResolvedModel, engine: Engine, drain: Drain) -> FastAPI:
+class ChildArgument(msgspec.Struct, frozen=True):
+    """What the engine's own process is told."""
+
+    config: str
+    epoch: int
+    name: str
+    executor: str | None = None
+    scheduler: str | None = None
+
+
+def build_stage_engine(
+    config: StageConfig,
+    model: ResolvedModel,
+    *,
+    epoch: int = 0,
+    name: str = "engine",
+    given: Given = Given(),  # noqa: B008 - a frozen value
+    log_as: str | None = None,
+) -> StageEngine:
+    """The engine of a stage where the stage wants it: in this process, or in a child. Not yet started.
+
+    `log_as`: the stage's name in a child's log; None leaves logging as Python has it.
+    Raises: SpecError as `build_engine`. What only a child can find, it finds while it starts.
+    """
+    if config.engine.process is EngineProcess.INLINE:
+        return build_engine(config, model, epoch=epoch, name=name, given=given)
+    if faults := (*unsupported(config), *_unqueueable(config.engine), *_unportable(given)):
+        raise SpecError(faults)
+    argument = ChildArgument(config.encode(), epoch, name, *_paths(given))
+    return RemoteEngine(
+        ChildSpec(
+            factory=f"{__name__}:engine_in_child",
+            argument=msgspec.json.encode(argument),
+            startup_timeout_s=float(config.startup.timeout_seconds),
+            grace_s=float(config.drain.timeout_seconds),
+            name=name,
+            log_as=log_as,
+        )
+    )
+
+
+def engine_in_child(argument: bytes) -> Engine:
+    """The engine of a `ChildArgument`; called in the child."""
+    told = msgspec.json.decode(argument, type=ChildArgument)
+    config = parse(told.config)
+    given = Given(executor=told.executor, scheduler=told.scheduler)
+    return build_engine(config, resolve_model(config.model), epoch=told.epoch, name=told.name, given=given)
+
+
+def client_of(engine: StageEngine) -> StageClient:
+    """A client of the stage, for one event loop."""
+    return RemoteStage(engine) if isinstance(engine, RemoteEngine) else InlineStage(engine)
+
+
+def build_app(config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain) -> FastAPI:
     """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it."""
     from stage_runtime.server.app import Settings, create_app
 
     metrics = Metrics(config.name)
     engine.observe(metrics)
     settings = Settings(stage_name=config.name, served_name=config.served_name)
-    return create_app(InlineStage(engine), model, settings, metrics=metrics, drain=drain)
+    return create_app(client_of(engine), model, settings, metrics=metrics, drain=drain)
 
 
 def _scheduler(config: StageConfig, own: type[BaseScheduler] | None) -> BaseScheduler:
@@ -76,6 +138,15 @@ def _scheduler(config: StageConfig, own: type[BaseScheduler] | None) -> BaseSche
     )
 
 
+def _unsplittable(config: StageConfig, model: ResolvedModel) -> tuple[Fault, ...]:
+    """A step model computes both halves of its guidance in one call, which nobody can divide among two ranks."""
+    degree = config.parallelism.cfg
+    if degree == 1 or model.record.step_model is None:
+        return ()
+    expected = f"1, since {model.record.pipeline_class} computes its guidance in one call"
+    return (Fault("spec.parallelism.cfg", expected, str(degree)),)
+
+
 def _unqueueable(spec: EngineSpec) -> tuple[Fault, ...]:
     """Warm-up batches pass through the line like every request."""
     return tuple(
@@ -86,4 +157,21 @@ def _unqueueable(spec: EngineSpec) -> tuple[Fault, ...]:
         )
         for place, shape in enumerate(spec.warmup)
         if shape.batch > spec.max_queue_size
+    )
+
+
+def _unportable(given: Given) -> tuple[Fault, ...]:
+    """Classes reach a child by their import paths only."""
+    return tuple(
+        Fault(place, "package.module:Class, for an engine in a child process", repr(own))
+        for place, own in (("executor", given.executor), ("scheduler", given.scheduler))
+        if own is not None and not isinstance(own, str)
+    )
+
+
+def _paths(given: Given) -> tuple[str | None, str | None]:
+    executor, scheduler = given.executor, given.scheduler
+    return (
+        executor if isinstance(executor, str) else None,
+        scheduler if isinstance(scheduler, str) else None,
     )

@@ -10,8 +10,8 @@ from typing import Final
 
 from stage_runtime.core.outcome import Completed, Output, Progressed, as_error
 from stage_runtime.core.request import Request
-from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.streams import Stream
+from stage_runtime.stage.owner import StageEngine
 
 Progress = Callable[[int, int], None]
 """(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""
@@ -21,7 +21,7 @@ LOOK_S: Final = 0.1  # without news, between two looks at the engine's health
 class Call:
     """The requests of one call on their way: fed to the engine as there is room, taken in as they end."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], places: Semaphore) -> None:
+    def __init__(self, engine: StageEngine, requests: Sequence[Request], places: Semaphore) -> None:
         self._engine = engine
         self._requests = requests
         self._places = places

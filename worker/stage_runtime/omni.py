@@ -22,13 +22,14 @@ from stage_api.errors import Fault, SpecError
 from stage_api.manifest import load_manifest, parse_stage
 from stage_api.spec import Embedded, ExecutorKind
 from stage_api.stage import DiffusionStage
-from stage_runtime.assemble import build_engine
+from stage_runtime.assemble import build_stage_engine
 from stage_runtime.calls import Call, Progress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelError
 from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.phase import Phase
+from stage_runtime.executor.select import default_kind
 from stage_runtime.extensions import Given
 from stage_runtime.pipelines.arguments import build_requests, draw_seed
 from stage_runtime.pipelines.contract import Wishes
@@ -63,11 +64,13 @@ class Omni(Steering):
         device: str | None = None,
         executor: str | type | None = None,
         scheduler: str | type | None = None,
+        process: str | None = None,
         load: bool = True,
     ) -> None:
         """`executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
-        itself or as "package.module:Class". `load`: False leaves loading to the first `generate`, which checks its
-        arguments before.
+        itself or as "package.module:Class". `process`: "inline" keeps the engine in this process, "child" gives it
+        one of its own, where classes come as text only. `load`: False leaves loading to the first `generate`, which
+        checks its arguments before.
         """
         options = {
             "maxNumSeqs": max_num_seqs,
@@ -75,11 +78,12 @@ class Omni(Steering):
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device": device,
             "executor": executor if executor in list(ExecutorKind) else None,
+            "process": process,
         }
         config = _config(model, {name: value for name, value in options.items() if value is not None})
         self._model = resolve_model(config.model)
         own = Given(executor=None if options["executor"] else executor, scheduler=scheduler)
-        self._engine = build_engine(config, self._model, name="omni", given=own)
+        self._engine = build_stage_engine(config, self._model, name="omni", given=own)
         # Also for one that is forgotten, and at the interpreter's end.
         self._closing = finalize(self, self._engine.close)
         # Callers feed the line only as fast as it moves, so that it never overflows.
@@ -252,7 +256,7 @@ def _manifest(model: str | Path) -> dict[str, Any]:
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": "offline"},
-        "spec": {"model": {"source": source}, "engine": {"dtype": DTYPE}},
+        "spec": {"model": {"source": source}, "engine": {"dtype": DTYPE, "executor": default_kind(ranks=1)}},
     }
 
 

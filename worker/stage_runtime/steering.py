@@ -23,7 +23,7 @@ from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.engine.suspicion import LOOK_S
 
 if TYPE_CHECKING:
-    from stage_runtime.engine.engine import Engine
+    from stage_runtime.stage.owner import StageEngine
 
 
 class Steering:
@@ -33,7 +33,7 @@ class Steering:
     EngineDeadError; NotAdmitting once closed.
     """
 
-    _engine: Engine
+    _engine: StageEngine
 
     def load(self) -> None:
         """Load the model, unless it is loaded."""

@@ -158,7 +158,7 @@ async def serve(
     """
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
-    dying = asyncio.create_task(_death(stage), name="watch")
+    dying = asyncio.create_task(_end(stage), name="watch")
     try:
         with _stop_signals() as stop:
             await _first(server.accepting.wait(), serving)
@@ -178,7 +178,9 @@ async def serve(
     return dying.result() if dying.done() and not dying.cancelled() else None
 
 
-async def _drain(stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.Task[BaseException]) -> None:
+async def _drain(
+    stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.Task[BaseException | None]
+) -> None:
     drain.move(Door.CLOSING)
     log.info("draining", extra={"admit_seconds": grace.admit_s, "finish_seconds": grace.finish_s})
     await _first(dying, timeout_s=grace.admit_s)
@@ -189,14 +191,18 @@ async def _drain(stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.
     log.info("drained", extra={"left": left.waiting + left.running})
 
 
-async def _death(stage: StageClient) -> BaseException:
-    """What the engine dies of, once it does; a tick that hangs is a death too."""
-    while True:
+async def _end(stage: StageClient) -> BaseException | None:
+    """What the engine dies of, once it does; a tick that hangs is a death too. None when it ended in order.
+
+    An engine in a process of its own may do so: that process can be told to stop like any other.
+    """
+    while stage.phase is not Phase.CLOSED:
         try:
             stage.check_health()
         except EngineDeadError as error:
             return stage.death or error
         await asyncio.sleep(WATCH_S)
+    return None
 
 
 async def _close(close_engine: Callable[[float], None]) -> None:

@@ -40,6 +40,8 @@ class ChildSpec:
     grace_s: float
     """How long what runs may take to finish once the child itself is told to stop by SIGTERM."""
     name: str = "engine"
+    log_as: str | None = None
+    """Name of the stage in the child's log; None leaves its logging as Python has it."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 

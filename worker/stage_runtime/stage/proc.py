@@ -83,7 +83,8 @@ def _serve(line: Line, asked: Asked) -> BaseException | None:
     setup = _setup(line)
     if setup is None:
         return None
-    logs.configure(setup.name)
+    if setup.log_as is not None:
+        logs.configure(setup.log_as)
     engine = _engine(setup)
     service = Service(line, engine, Sender(Owner.parse(setup.owner), 0, patience_s=PLACE_S))
     engine.when_dead(lambda _: line.bell.ring())

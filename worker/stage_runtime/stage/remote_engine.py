@@ -85,7 +85,11 @@ class RemoteEngine:
         self._book = Book(self)
         self._tender = Tender(
             Setup(
-                factory=spec.factory, argument=spec.argument, owner="", name=spec.name, grace_s=spec.grace_s
+                factory=spec.factory,
+                argument=spec.argument,
+                owner="",
+                log_as=spec.log_as,
+                grace_s=spec.grace_s,
             ),
             spec.environ,
             hear=self._hear,

@@ -54,7 +54,8 @@ class Setup(Struct, frozen=True, tag="setup", kw_only=True):
     argument: bytes
     owner: str
     """Whose the shared memory is that large outputs are placed into."""
-    name: str = "engine"
+    log_as: str | None = None
+    """Name of the stage in log lines; None leaves logging as Python has it."""
     grace_s: float = 0.0
     """How long what runs may take to finish once the child itself is told to stop (SIGTERM)."""
 
