@@ -47,8 +47,12 @@ ENV_LOCAL_RANK: Final = "LOCAL_RANK"  # torchrun's: this process's rank in its p
 ENV_LOCAL_WORLD_SIZE: Final = "LOCAL_WORLD_SIZE"  # torchrun's: ranks of this pod
 ENV_GROUP_RANK: Final = "GROUP_RANK"  # torchrun's: index of this pod in the replica
 
+ENV_RANKS_PORT: Final = "OMNISTAGE_RANKS_PORT"  # port for ranks of other pods, where RANKS_PORT can't be had
+ENV_KEYS: Final = "OMNISTAGE_KEYS"  # folder of the stage's keys, where it isn't KEYS_DIR
+
 # Ports.
 HTTP_PORT: Final = 8000  # requests, probes and metrics
+RANKS_PORT: Final = 29501  # of the first pod, for the ranks of the others
 MASTER_PORT: Final = 29500  # rendezvous of the ranks, torch's own default
 
 # URL paths of a pod.

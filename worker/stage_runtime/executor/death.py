@@ -19,7 +19,7 @@ from stage_runtime.core.errors import (
     RendezvousTimeout,
 )
 from stage_runtime.executor.supervisor import how_it_ended
-from stage_runtime.ipc.messages import Dying
+from stage_runtime.ipc.messages import Dying, Ended
 
 _DEATHS: Final[dict[int, type[EngineDeadError]]] = {
     ExitCode.HANG: EngineHung,
@@ -27,6 +27,9 @@ _DEATHS: Final[dict[int, type[EngineDeadError]]] = {
     ExitCode.RENDEZVOUS_TIMEOUT: RendezvousTimeout,
     ExitCode.OUT_OF_MEMORY: OutOfDeviceMemory,
 }
+
+LOST: Final = 1 << 16
+"""In place of an exit code: nobody knows how it ended."""
 
 _CONSEQUENCES: Final = (ExitCode.RANK_DIED, ExitCode.HANG)
 
@@ -38,10 +41,18 @@ class Deaths:
         self._codes: dict[int, int] = {}
         self._words: dict[int, Dying] = {}
 
-    def said(self, dying: Dying) -> None:
-        """A rank's last words."""
+    def said(self, dying: Dying | Ended) -> None:
+        """A rank's last words, or how an agent saw one end."""
+        if isinstance(dying, Ended):
+            self.exited(dying.who, dying.code)
+            return
         self._words[dying.rank] = dying
-        self._codes.setdefault(dying.rank, dying.exit_code)
+        if self._codes.get(dying.rank, LOST) == LOST:
+            self._codes[dying.rank] = dying.exit_code
+
+    def lost(self, rank: int) -> None:
+        """The connection to a rank in another pod ended, and nothing was said."""
+        self._codes.setdefault(rank, LOST)
 
     def exited(self, rank: int, code: int) -> None:
         """A rank's process ended; a negative code is a signal."""
@@ -63,8 +74,7 @@ class Deaths:
         rank = min(self._codes, key=lambda one: (_order(self._codes[one]), one))
         words = self._words.get(rank)
         if words is None:
-            ended = how_it_ended(self._codes[rank])
-            return _DEATHS.get(self._codes[rank], EngineDeadError)(f"rank {rank} {ended}", rank=rank)
+            return _wordless(rank, self._codes[rank])
         if words.exit_code == ExitCode.CONFIG:
             raise SpecError(
                 [Fault(*fault) for fault in words.faults] or [Fault("", "a config", words.message)]
@@ -75,8 +85,25 @@ class Deaths:
         return kind(f"rank {rank}: {words.message}", rank=rank)
 
 
+def _wordless(rank: int, code: int) -> EngineDeadError:
+    """The error of a rank of which only the end is known.
+
+    Raises: SpecError, ModelError, for the exit codes that say so.
+    """
+    if code == LOST:
+        return EngineDeadError(f"rank {rank}, in another pod, is gone: its connection ended", rank=rank)
+    ended = f"rank {rank} {how_it_ended(code)}"
+    if code == ExitCode.CONFIG:
+        raise SpecError([Fault("", "a config that every rank can run", ended)])
+    if code == ExitCode.MODEL:
+        raise ModelError(ended)
+    return _DEATHS.get(code, EngineDeadError)(ended, rank=rank)
+
+
 def _order(code: int) -> int:
-    """Killed from outside first, then special codes, then the general one."""
+    """Killed from outside first, then lost, then special codes, then the general one."""
     if code < 0:
         return 0
-    return 2 if code == ExitCode.RANK_DIED else 1
+    if code == LOST:
+        return 1
+    return 3 if code == ExitCode.RANK_DIED else 2

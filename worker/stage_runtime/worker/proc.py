@@ -12,8 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from stage_api import names
+from stage_runtime import log as logs
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting
 from stage_runtime.ipc.parent import end_with
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from stage_runtime.parallel.context import ParallelContext
     from stage_runtime.worker.session import Session
 
-SETUP_S: Final = 600.0  # for all other ranks to say hello
+T = TypeVar("T", Setup, Meet)
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +36,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     arguments = _parse(argv)
     end_with(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the engine decides
-    channel = RankChannel(arguments.engine, arguments.rank)
+    logs.configure(os.environ.get(names.ENV_STAGE, ""))
+    channel = None
     code = 0
     try:
+        channel = _dial(arguments)
         channel.send(
             Hello(rank=arguments.rank, pid=os.getpid(), epoch=arguments.epoch, digest=arguments.digest)
         )
         _serve(arguments, channel)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is said and the process ends
         code = _last_words(arguments.rank, channel, error)
-    channel.close()
+    if channel is not None:
+        channel.close()
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
@@ -52,21 +58,34 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="stage_runtime.worker.proc", description="One rank of a stage.")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--engine", required=True, help="address of the engine's socket")
-    parser.add_argument("--owner", required=True, help="who owns the shared memory")
+    parser.add_argument(
+        "--owner", help="who owns the shared memory; none on another machine than the engine's"
+    )
+    parser.add_argument("--keys", type=Path, help="folder of the keys for an engine on another machine")
     parser.add_argument("--epoch", type=int, required=True)
     parser.add_argument("--digest", required=True, help="of the topology")
+    parser.add_argument("--life", default="", help="of the group, where ranks of another one may come too")
+    parser.add_argument(
+        "--startup", type=float, required=True, help="seconds that the group may take to come up"
+    )
     parser.add_argument("--parent", type=int, required=True, help="process id of who started this")
     return parser.parse_args(argv)
 
 
+def _dial(arguments: argparse.Namespace, lane: str = "") -> RankChannel:
+    keys = None
+    if arguments.keys is not None:
+        from stage_runtime.ipc.keys import load_client
+
+        keys = load_client(arguments.keys)
+    return RankChannel(arguments.engine, arguments.rank, keys=keys, life=arguments.life, lane=lane)
+
+
 def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     from stage_api.config import parse
-    from stage_runtime import log as logs
 
     rank = arguments.rank
-    setup = channel.receive(SETUP_S)
-    if not isinstance(setup, Setup):
-        raise TimeoutError(f"no setup within {SETUP_S:.0f} s, but {setup!r}")
+    setup = _hear(channel, Setup, arguments.startup)
     config = parse(setup.config)
     logs.configure(config.name)
     channel.send(Starting(rank, "importing torch"))
@@ -81,9 +100,24 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     if session.packer is not None:
         session.packer.close()
     session.worker.close()
-    session.sender.close()
+    if session.sender is not None:
+        session.sender.close()
     if context is not None:
         context.close()
+
+
+def _hear(channel: RankChannel, kind: type[T], timeout_s: float) -> T:
+    """The next command, which must be of this kind. Raises: EngineDeadError, RendezvousTimeout, InternalError."""
+    from stage_runtime.core.errors import EngineDeadError, InternalError, RendezvousTimeout
+
+    command = channel.receive(timeout_s)
+    if isinstance(command, kind):
+        return command
+    if command is not None:
+        raise InternalError(f"a {type(command).__name__} came, expected a {kind.__name__}")
+    if channel.gone:
+        raise EngineDeadError("the engine is gone")
+    raise RendezvousTimeout(f"the engine sent no {kind.__name__} within {timeout_s:.0f} s")
 
 
 def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> ParallelContext | None:
@@ -96,15 +130,28 @@ def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> P
     timeout_s = float(config.startup.timeout_seconds)
     store = None
     if rank == 0:
-        store, port = serve_store("127.0.0.1")
-        channel.send(Serving(rank, ("127.0.0.1", port)))
-    meet = channel.receive(timeout_s)
-    if not isinstance(meet, Meet):
-        raise TimeoutError(f"no place to meet, but {meet!r}")
+        host, port = _store_address(topology.pods)
+        store, port = serve_store("127.0.0.1" if topology.pods == 1 else _every_address(), port)
+        channel.send(Serving(rank, (host, port)))
+    meet = _hear(channel, Meet, timeout_s)
     context = join(topology, rank, meet.store, epoch, timeout_s, _device(config, rank))
     if store is not None:
         context.keep(store)
     return context
+
+
+def _store_address(pods: int) -> tuple[str, int]:
+    """Where the ranks of all pods find the store of rank 0; port 0 is any free one."""
+    if pods == 1:
+        return "127.0.0.1", 0
+    port = os.environ.get(names.ENV_MASTER_PORT)
+    return os.environ[names.ENV_MASTER_ADDR], int(port) if port else names.MASTER_PORT
+
+
+def _every_address() -> str:
+    import socket
+
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _device(config: StageConfig, rank: int) -> object:
@@ -128,7 +175,8 @@ def _session(
     from stage_runtime.worker.packer import LANE, Packer
     from stage_runtime.worker.session import Deliveries, Session
 
-    rank, owner = arguments.rank, Owner.parse(arguments.owner)
+    rank = arguments.rank
+    owner = None if arguments.owner is None else Owner.parse(arguments.owner)
     topology = config.topology()
     place = topology.coordinates[rank].data
     answers = rank == topology.data_primaries[place]
@@ -144,8 +192,8 @@ def _session(
             rank,
             worker.runner.convert,
             device=worker.device,
-            connect=lambda: RankChannel(arguments.engine, rank, lane=LANE),
-            sender=Sender(owner, rank),
+            connect=lambda: _dial(arguments, LANE),
+            sender=None if owner is None else Sender(owner, rank),
         )
     return Session(
         rank=rank,
@@ -154,7 +202,7 @@ def _session(
         plays_to_the_end=plays_to_the_end,
         worker=worker,
         channel=channel,
-        sender=Sender(owner, rank),
+        sender=None if owner is None else Sender(owner, rank),
         packer=packer,
         deliveries=deliveries,
         agree=None if context is None else context.agree,
@@ -162,7 +210,7 @@ def _session(
     )
 
 
-def _last_words(rank: int, channel: RankChannel, error: BaseException) -> int:
+def _last_words(rank: int, channel: RankChannel | None, error: BaseException) -> int:
     from stage_api.errors import SpecError
     from stage_runtime.core.errors import StageError
     from stage_runtime.exit import exit_code_of
@@ -170,6 +218,8 @@ def _last_words(rank: int, channel: RankChannel, error: BaseException) -> int:
     code = int(exit_code_of(error))
     expected = isinstance(error, StageError | SpecError)
     log.critical("rank ends", extra={"rank": rank, "error": str(error)}, exc_info=None if expected else error)
+    if channel is None:
+        return code
     faults = (
         tuple((fault.path, fault.expected, fault.got) for fault in error.faults)
         if isinstance(error, SpecError)

@@ -1,0 +1,57 @@
+"""How a rank's process is started: its command line and its environment. Pure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+THREADS: Final = "OMP_NUM_THREADS"
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """What is the same for all ranks that one process starts."""
+
+    engine: str
+    """Address of the engine's socket."""
+    epoch: int
+    digest: str
+    """Of the topology."""
+    startup_s: float
+    """How long the group may take to come up."""
+    parent: int
+    """Process id of who starts the ranks."""
+    life: str = ""
+    """Of the group, where the replica spans pods."""
+    owner: str | None = None
+    """Who owns the shared memory; None for ranks on another machine than the engine's."""
+    keys: Path | None = None
+    """Folder of the keys for an engine on another machine."""
+
+    def command(self, rank: int) -> list[str]:
+        """Program and arguments of one rank."""
+        return [
+            sys.executable,
+            *("-m", "stage_runtime.worker.proc"),
+            *("--rank", str(rank)),
+            *("--engine", self.engine),
+            *("--epoch", str(self.epoch)),
+            *("--digest", self.digest),
+            *("--startup", str(self.startup_s)),
+            *("--parent", str(self.parent)),
+            *(("--life", self.life) if self.life else ()),
+            *(("--owner", self.owner) if self.owner is not None else ()),
+            *(("--keys", str(self.keys)) if self.keys is not None else ()),
+        ]
+
+
+def rank_environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """A rank's environment: the cores are shared out among the `ranks` of this pod, unless somebody has decided."""
+    shared = {**environ, "PYTHONUNBUFFERED": "1"}
+    if ranks > 1 and not environ.get(THREADS):
+        shared[THREADS] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    return shared
