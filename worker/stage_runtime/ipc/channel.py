@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import select
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -36,6 +37,9 @@ LINGER_MS: Final = 500
 LAST_WORDS_MS: Final = 50
 """The end of a connection is known a moment before the last message that came through it can be read."""
 
+NEVER_MS: Final = 86_400_000
+"""A day. To switch connecting again off would also throw away what has come and is not read yet."""
+
 CONNECT_S: Final = 30.0
 """How long a rank tries to reach the engine."""
 
@@ -43,6 +47,11 @@ MAX_DRAIN: Final = 256
 """Replies taken at once, so that a flood of them doesn't keep the loop from its other work."""
 
 SOCKET_FILE: Final = "engine"
+
+# Plain numbers: to combine flags of an enum costs more than to send a message.
+_NOW: Final = int(zmq.DONTWAIT)
+_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
+_IN: Final = int(zmq.POLLIN)
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +96,7 @@ class EngineChannel:
         self._life = life
         self._on_gone = on_gone
         self._peers: dict[bytes, Peer | None] = {}
+        self._identities: dict[int, bytes] = {}
         self._folder = private_folder(folder, SOCKET_FILE)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -103,9 +113,10 @@ class EngineChannel:
         except BaseException:
             self.close()
             raise
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._bell.fd, zmq.POLLIN)
+        self._poll = select.poll()
+        self._fd = _fd(self._socket)
+        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(self._bell.fd, select.POLLIN)
 
     def send(self, ranks: Iterable[int], command: Command) -> None:
         """Send `command` to each of `ranks`, without ever waiting.
@@ -116,8 +127,8 @@ class EngineChannel:
         gone: PeerGone | None = None
         for rank in ranks:
             try:
-                self._socket.send(Peer(rank, self._life).identity, zmq.DONTWAIT | zmq.SNDMORE)
-                self._socket.send(data, zmq.DONTWAIT)
+                self._socket.send(self._identity(rank), _MORE)
+                self._socket.send(data, _NOW)
             except zmq.ZMQError as error:
                 gone = gone or PeerGone(rank, _why_unsent(error))
         if gone is not None:
@@ -130,15 +141,18 @@ class EngineChannel:
         list for the last three. Never raises for what a peer sends.
         """
         replies: list[Reply | BadReply] = []
-        self._drain(replies)
-        if replies:
-            return replies
-        for ready, _ in self._poller.poll(_milliseconds(timeout_s)):
-            if ready is self._socket:
-                self._drain(replies)
-            elif ready == self._bell.fd:
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._drain(replies)
+            if replies:
+                return replies
+            ready = self._poll.poll(None if until_s is None else _milliseconds(until_s))
+            if len(ready) == 1 and ready[0][0] == self._fd:
+                continue  # with a message, or with news of ZeroMQ's own
+            if any(fd == self._bell.fd for fd, _ in ready):
                 self._bell.silence()
-        return replies
+            self._drain(replies)
+            return replies
 
     def wake(self) -> None:
         """Make a `receive` that waits, or else the next one, return.
@@ -149,12 +163,12 @@ class EngineChannel:
 
     def watch(self, fd: int) -> None:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
-        self._poller.register(fd, zmq.POLLIN)
+        self._poll.register(fd, select.POLLIN)
 
     def unwatch(self, fd: int) -> None:
         """Undo `watch`, before `fd` is closed."""
         with suppress(KeyError):
-            self._poller.unregister(fd)
+            self._poll.unregister(fd)
 
     def seal(self) -> None:
         """Everybody is connected: let nobody else in, and leave no file behind. Idempotent.
@@ -196,14 +210,12 @@ class EngineChannel:
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def _drain(self, replies: list[Reply | BadReply]) -> None:
-        frames_of = self._socket.recv_multipart if self._doorman is None else self._traced
-        try:
-            while len(replies) < MAX_DRAIN:
-                reply = self._read(frames_of(zmq.DONTWAIT))
-                if reply is not None:
-                    replies.append(reply)
-        except zmq.Again:
-            return
+        socket = self._socket
+        frames_of = socket.recv_multipart if self._doorman is None else self._traced
+        while len(replies) < MAX_DRAIN and _readable(socket):
+            reply = self._read(frames_of(_NOW))
+            if reply is not None:
+                replies.append(reply)
 
     def _traced(self, flags: int) -> list[bytes]:
         """Frames of a message, and notes whose connection it came through: all that a monitor names it by."""
@@ -239,14 +251,20 @@ class EngineChannel:
             self._peers[identity] = peer_of(identity)
         return self._peers[identity]
 
+    def _identity(self, rank: int) -> bytes:
+        identity = self._identities.get(rank)
+        if identity is None:
+            identity = self._identities[rank] = Peer(rank, self._life).identity
+        return identity
+
     def _refuse(self, identity: bytes, peer: Peer) -> None:
         why = (
             f"it is of life {peer.life or 'unknown'} (protocol, epoch, topology), this group of {self._life}"
         )
         log.warning("refused a rank of another life", extra={"rank": peer.rank, "life": peer.life})
         with suppress(zmq.ZMQError):  # it is gone already
-            self._socket.send(identity, zmq.DONTWAIT | zmq.SNDMORE)
-            self._socket.send(encode(Refused(why)), zmq.DONTWAIT)
+            self._socket.send(identity, _MORE)
+            self._socket.send(encode(Refused(why)), _NOW)
 
     def _left(self, fd: int) -> None:
         """Over TCP there is no process to watch, so the end of a rank's connection is told. In another thread.
@@ -289,7 +307,7 @@ class RankChannel:
                 keep_alive(self._socket)
                 self._socket.ipv6 = "[" in address
             else:
-                self._socket.reconnect_ivl = -1
+                self._socket.reconnect_ivl = NEVER_MS
             if keys is not None:
                 self._socket.curve_secretkey = keys.secret
                 self._socket.curve_publickey = keys.public
@@ -299,9 +317,12 @@ class RankChannel:
         except BaseException:
             self.close()
             raise
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poll = select.poll()
+        self._fd = _fd(self._socket)
+        self._poll.register(self._fd, select.POLLIN)
+        self._monitor_fd = _fd(self._monitor)
+        self._poll.register(self._monitor_fd, select.POLLIN)
+        self._see_end()
 
     @property
     def gone(self) -> bool:
@@ -319,29 +340,28 @@ class RankChannel:
         this rank.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (data := self._next()) is None:
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if self._gone or (left_s is not None and left_s <= 0.0):
+        while not _readable(self._socket):
+            if self._gone:
                 return None
-            ready = [one for one, _ in self._poller.poll(_milliseconds(left_s))]
-            if any(one is self._socket for one in ready):
-                continue
-            if any(one is self._monitor for one in ready):
+            ready = self._poll.poll(None if until_s is None else _milliseconds(until_s))
+            if any(fd == self._fd for fd, _ in ready):
+                continue  # with a message, or with news of ZeroMQ's own
+            if any(fd == self._monitor_fd for fd, _ in ready):
                 self._see_end()
-            elif ready:
-                return None
-        command = decode_command(data)
+            elif not _readable(self._socket):
+                return None  # it is time, or a watched one is ready
+        command = decode_command(self._socket.recv(_NOW))
         if isinstance(command, Refused):
             raise EngineDeadError(f"the engine refuses this rank: {command.why}")
         return command
 
     def watch(self, fd: int) -> None:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
-        self._poller.register(fd, zmq.POLLIN)
+        self._poll.register(fd, select.POLLIN)
 
     def pending(self) -> bool:
         """True when a command is there. Never waits."""
-        return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
+        return _readable(self._socket)
 
     def close(self) -> None:
         """Close the socket, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
@@ -353,12 +373,6 @@ class RankChannel:
         self._socket.close()
         self._context.term()
 
-    def _next(self) -> bytes | None:
-        try:
-            return self._socket.recv(zmq.DONTWAIT)
-        except zmq.Again:
-            return None
-
     def _see_end(self) -> None:
         while self._monitor.poll(0):
             if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
@@ -367,8 +381,17 @@ class RankChannel:
             self._socket.poll(LAST_WORDS_MS)
 
 
-def _milliseconds(timeout_s: float | None) -> int | None:
-    return None if timeout_s is None else max(0, math.ceil(timeout_s * 1000))
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    """A message is there. To be asked before each wait: a socket's file descriptor tells of changes only."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _IN)
+
+
+def _fd(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))
+
+
+def _milliseconds(until_s: float) -> int:
+    return max(0, math.ceil((until_s - time.monotonic()) * 1000))
 
 
 def _why_unsent(error: zmq.ZMQError) -> str:
