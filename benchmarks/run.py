@@ -30,6 +30,8 @@ ITEMS = {
     "start": ("start", "import, load and probe"),
     "ranks": ("ranks", "one request at a time through a rank of its own"),
     "failing": ("failing", "a rank is killed; ranks start, idle and close"),
+    "control": ("calling", "a control call to two ranks beside raw pyzmq"),
+    "handover": ("handover", "large results handed over beside a plain copy"),
     "served": ("served", "a served stage: ready, idle, stopped"),
 }
 """What can be asked for: its module, with `measure(options, sides) -> rows`, and what it is about."""
