@@ -99,16 +99,21 @@ def argument(options: Options) -> bytes:
 
 def child_engine(options: Options, *, grace_s: float = PATIENCE_S, factory: str = FACTORY) -> RemoteEngine:
     """The same engine in a child process, not started."""
-    paths = os.pathsep.join(str(ROOT / part) for part in ("crds", "worker", "tests"))
     return RemoteEngine(
         ChildSpec(
             factory=factory,
             argument=argument(options),
             startup_timeout_s=PATIENCE_S,
             grace_s=grace_s,
-            environ={**os.environ, "PYTHONPATH": paths},
+            environ=environment(),
         )
     )
+
+
+def environment() -> dict[str, str]:
+    """A child's, with the sources and the tests' own on its path."""
+    paths = os.pathsep.join(str(ROOT / part) for part in ("crds", "worker", "tests"))
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def told(word: str, request_id: str = "a", steps: int = 4) -> Request:

@@ -80,7 +80,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _serve(line: Line, asked: Asked) -> BaseException | None:
     """Work until the end. What the engine died of; None when it ended in order."""
-    setup = _setup(line)
+    setup, early = _setup(line)
     if setup is None:
         return None
     if setup.log_as is not None:
@@ -89,6 +89,7 @@ def _serve(line: Line, asked: Asked) -> BaseException | None:
     service = Service(line, engine, Sender(Owner.parse(setup.owner), 0, patience_s=PLACE_S))
     engine.when_dead(lambda _: line.bell.ring())
     engine.start()
+    service.take(early)
     finish_by_s: float | None = None
     while not service.turn():
         if asked.at_s is None:
@@ -108,14 +109,14 @@ def _serve(line: Line, asked: Asked) -> BaseException | None:
     return death
 
 
-def _setup(line: Line) -> Setup | None:
-    """The first message. None when the parent says nothing, or asks for the end at once."""
+def _setup(line: Line) -> tuple[Setup | None, list[bytes]]:
+    """The first message, and what came with it. None when the parent says nothing, or something else."""
     until_s = time.monotonic() + SETUP_S
     while (left_s := until_s - time.monotonic()) > 0:
-        for data in line.receive(left_s):
-            ask = decode_ask(data)
-            return ask if isinstance(ask, Setup) else None
-    return None
+        if messages := line.receive(left_s):
+            ask = decode_ask(messages[0])
+            return (ask if isinstance(ask, Setup) else None), messages[1:]
+    return None, []
 
 
 def _engine(setup: Setup) -> Engine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -103,12 +103,16 @@ class Service:
     def turn(self) -> bool:
         """Wait for something to do and do it. True when the engine has ended, or is to end."""
         wait_s = BUSY_LOOK_S if self._is_busy() else IDLE_LOOK_S
-        for data in self._line.receive(wait_s):
-            self._do(decode_ask(data))
+        self.take(self._line.receive(wait_s))
         with suppress(EngineDeadError):  # `finish` tells it
             self._engine.check_health()
         self._tell()
         return self._stop is not None or self._engine.phase in _FINAL
+
+    def take(self, messages: Sequence[bytes]) -> None:
+        """Do what they ask. Raises: BadMessage: then who sent them can't be understood, nor served."""
+        for data in messages:
+            self._do(decode_ask(data))
 
     def finish(self, patience_s: float) -> None:
         """End what runs, tell every outcome, and say the last words, all within about `patience_s`."""
@@ -122,8 +126,7 @@ class Service:
             self._tell()
             if not self._streams and self._line.has_room:
                 break
-            for data in self._line.receive(BUSY_LOOK_S):
-                self._do(decode_ask(data))
+            self.take(self._line.receive(BUSY_LOOK_S))
         death = self._engine.death
         self._line.send(encode(Leaving(None if death is None else told_of(death))))
 
