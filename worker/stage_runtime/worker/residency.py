@@ -131,6 +131,7 @@ class Residency:
             with torch.no_grad():
                 came = self._restore([block for block in self._blocks if block.away])
         except Exception as error:
+            gc.collect()  # of a checkpoint that was read in vain
             self._tidy()
             raise self._typed(error, "the weights can't be had back") from error
         self._blocks, self._asleep = [], False
@@ -176,7 +177,6 @@ class Residency:
         return chosen
 
     def _tidy(self) -> None:
-        gc.collect()
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
             torch.accelerator.empty_cache()
