@@ -8,7 +8,6 @@ is the end of the group.
 from __future__ import annotations
 
 import logging
-import math
 import select
 import time
 from collections.abc import Callable, Iterable
@@ -18,40 +17,25 @@ from typing import Final
 
 import zmq
 from msgspec import Struct
-from zmq.utils.monitor import recv_monitor_message
 
-from stage_runtime.core.errors import EngineDeadError, StageError
+from stage_runtime.core.errors import StageError
 from stage_runtime.ipc.bell import Bell
-from stage_runtime.ipc.codec import BadMessage, decode_command, decode_reply, encode
-from stage_runtime.ipc.dial import WATCHED, until_connected
+from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
 from stage_runtime.ipc.doorman import DOMAIN, Doorman
 from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer, peer_of
-from stage_runtime.ipc.keys import ClientKeys, ServerKeys
+from stage_runtime.ipc.keys import ServerKeys
 from stage_runtime.ipc.messages import Command, Refused, Reply
+from stage_runtime.ipc.rank_channel import RankChannel
+from stage_runtime.ipc.sockets import LINGER_MS, MORE, NOW, fd_of, milliseconds, readable
 
-LINGER_MS: Final = 500
-"""How long closing may wait for last words to get out."""
-
-LAST_WORDS_MS: Final = 50
-"""The end of a connection is known a moment before the last message that came through it can be read."""
-
-NEVER_MS: Final = 86_400_000
-"""A day. To switch connecting again off would also throw away what has come and is not read yet."""
-
-CONNECT_S: Final = 30.0
-"""How long a rank tries to reach the engine."""
+__all__ = ["MAX_DRAIN", "BadReply", "EngineChannel", "PeerGone", "RankChannel"]
 
 MAX_DRAIN: Final = 256
 """Replies taken at once, so that a flood of them doesn't keep the loop from its other work."""
 
 SOCKET_FILE: Final = "engine"
-
-# Plain numbers: to combine flags of an enum costs more than to send a message.
-_NOW: Final = int(zmq.DONTWAIT)
-_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
-_IN: Final = int(zmq.POLLIN)
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +98,7 @@ class EngineChannel:
             self.close()
             raise
         self._poll = select.poll()
-        self._fd = _fd(self._socket)
+        self._fd = fd_of(self._socket)
         self._poll.register(self._fd, select.POLLIN)
         self._poll.register(self._bell.fd, select.POLLIN)
 
@@ -127,8 +111,8 @@ class EngineChannel:
         gone: PeerGone | None = None
         for rank in ranks:
             try:
-                self._socket.send(self._identity(rank), _MORE)
-                self._socket.send(data, _NOW)
+                self._socket.send(self._identity(rank), MORE)
+                self._socket.send(data, NOW)
             except zmq.ZMQError as error:
                 gone = gone or PeerGone(rank, _why_unsent(error))
         if gone is not None:
@@ -146,7 +130,7 @@ class EngineChannel:
             self._drain(replies)
             if replies:
                 return replies
-            ready = self._poll.poll(None if until_s is None else _milliseconds(until_s))
+            ready = self._poll.poll(None if until_s is None else milliseconds(until_s))
             if len(ready) == 1 and ready[0][0] == self._fd:
                 continue  # with a message, or with news of ZeroMQ's own
             if any(fd == self._bell.fd for fd, _ in ready):
@@ -212,8 +196,8 @@ class EngineChannel:
     def _drain(self, replies: list[Reply | BadReply]) -> None:
         socket = self._socket
         frames_of = socket.recv_multipart if self._doorman is None else self._traced
-        while len(replies) < MAX_DRAIN and _readable(socket):
-            reply = self._read(frames_of(_NOW))
+        while len(replies) < MAX_DRAIN and readable(socket):
+            reply = self._read(frames_of(NOW))
             if reply is not None:
                 replies.append(reply)
 
@@ -263,8 +247,8 @@ class EngineChannel:
         )
         log.warning("refused a rank of another life", extra={"rank": peer.rank, "life": peer.life})
         with suppress(zmq.ZMQError):  # it is gone already
-            self._socket.send(identity, _MORE)
-            self._socket.send(encode(Refused(why)), _NOW)
+            self._socket.send(identity, MORE)
+            self._socket.send(encode(Refused(why)), NOW)
 
     def _left(self, fd: int) -> None:
         """Over TCP there is no process to watch, so the end of a rank's connection is told. In another thread.
@@ -274,124 +258,6 @@ class EngineChannel:
         rank = self._connections.pop(fd, None)
         if rank is not None:
             self._on_gone(rank)
-
-
-class RankChannel:
-    """A rank's end, for one of its threads."""
-
-    def __init__(
-        self,
-        address: str,
-        rank: int,
-        *,
-        keys: ClientKeys | None = None,
-        life: str = "",
-        lane: str = "",
-        patience_s: float = CONNECT_S,
-    ) -> None:
-        """Connect to the engine at `address`, and wait until that is done: it stops listening once all are there.
-
-        `lane` tells a further thread of the rank from its main one; the engine sends to the main one only. Over TCP
-        the engine may come up later, within `patience_s`. Raises: EngineDeadError when the engine refuses this rank;
-        RendezvousTimeout when none can be reached.
-        """
-        self._gone = False
-        self._closed = False
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._monitor = self._socket.get_monitor_socket(WATCHED)
-        try:
-            self._socket.linger = LINGER_MS
-            self._socket.identity = Peer(rank, life, lane).identity
-            if address.startswith("tcp:"):
-                keep_alive(self._socket)
-                self._socket.ipv6 = "[" in address
-            else:
-                self._socket.reconnect_ivl = NEVER_MS
-            if keys is not None:
-                self._socket.curve_secretkey = keys.secret
-                self._socket.curve_publickey = keys.public
-                self._socket.curve_serverkey = keys.server_public
-            self._socket.connect(address)
-            until_connected(self._monitor, address, patience_s)
-        except BaseException:
-            self.close()
-            raise
-        self._poll = select.poll()
-        self._fd = _fd(self._socket)
-        self._poll.register(self._fd, select.POLLIN)
-        self._monitor_fd = _fd(self._monitor)
-        self._poll.register(self._monitor_fd, select.POLLIN)
-        self._see_end()
-
-    @property
-    def gone(self) -> bool:
-        """The engine is known to be gone; nothing comes any more."""
-        return self._gone
-
-    def send(self, reply: Reply) -> None:
-        """Send `reply`, waiting only if the engine has not read for a thousand messages. Raises: BadMessage."""
-        self._socket.send(encode(reply))
-
-    def receive(self, timeout_s: float | None) -> Command | None:
-        """The next command, waiting for `timeout_s` (None: no limit) or until a watched file descriptor is readable.
-
-        None: there is none, or the engine is gone. Raises: BadMessage; EngineDeadError when the engine wants none of
-        this rank.
-        """
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not _readable(self._socket):
-            if self._gone:
-                return None
-            ready = self._poll.poll(None if until_s is None else _milliseconds(until_s))
-            if any(fd == self._fd for fd, _ in ready):
-                continue  # with a message, or with news of ZeroMQ's own
-            if any(fd == self._monitor_fd for fd, _ in ready):
-                self._see_end()
-            elif not _readable(self._socket):
-                return None  # it is time, or a watched one is ready
-        command = decode_command(self._socket.recv(_NOW))
-        if isinstance(command, Refused):
-            raise EngineDeadError(f"the engine refuses this rank: {command.why}")
-        return command
-
-    def watch(self, fd: int) -> None:
-        """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
-        self._poll.register(fd, select.POLLIN)
-
-    def pending(self) -> bool:
-        """True when a command is there. Never waits."""
-        return _readable(self._socket)
-
-    def close(self) -> None:
-        """Close the socket, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close()
-        self._context.term()
-
-    def _see_end(self) -> None:
-        while self._monitor.poll(0):
-            if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
-                self._gone = True
-        if self._gone:
-            self._socket.poll(LAST_WORDS_MS)
-
-
-def _readable(socket: zmq.Socket[bytes]) -> bool:
-    """A message is there. To be asked before each wait: a socket's file descriptor tells of changes only."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & _IN)
-
-
-def _fd(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(zmq.FD))
-
-
-def _milliseconds(until_s: float) -> int:
-    return max(0, math.ceil((until_s - time.monotonic()) * 1000))
 
 
 def _why_unsent(error: zmq.ZMQError) -> str:

@@ -1,0 +1,133 @@
+"""A rank's end of the channel to its engine."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.ipc.codec import decode_command, encode
+from stage_runtime.ipc.dial import WATCHED, until_connected
+from stage_runtime.ipc.heartbeat import keep_alive
+from stage_runtime.ipc.identity import Peer
+from stage_runtime.ipc.keys import ClientKeys
+from stage_runtime.ipc.messages import Command, Refused, Reply
+from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, readable
+
+LAST_WORDS_MS: Final = 50
+"""The end of a connection is known a moment before the last message that came through it can be read."""
+
+NEVER_MS: Final = 86_400_000
+"""A day. To switch connecting again off would also throw away what has come and is not read yet."""
+
+CONNECT_S: Final = 30.0
+"""How long a rank tries to reach the engine."""
+
+
+class RankChannel:
+    """A rank's end, for one of its threads."""
+
+    def __init__(
+        self,
+        address: str,
+        rank: int,
+        *,
+        keys: ClientKeys | None = None,
+        life: str = "",
+        lane: str = "",
+        patience_s: float = CONNECT_S,
+    ) -> None:
+        """Connect to the engine at `address`, and wait until that is done: it stops listening once all are there.
+
+        `lane` tells a further thread of the rank from its main one; the engine sends to the main one only. Over TCP
+        the engine may come up later, within `patience_s`. Raises: EngineDeadError when the engine refuses this rank;
+        RendezvousTimeout when none can be reached.
+        """
+        self._gone = False
+        self._closed = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(WATCHED)
+        try:
+            self._socket.linger = LINGER_MS
+            self._socket.identity = Peer(rank, life, lane).identity
+            if address.startswith("tcp:"):
+                keep_alive(self._socket)
+                self._socket.ipv6 = "[" in address
+            else:
+                self._socket.reconnect_ivl = NEVER_MS
+            if keys is not None:
+                self._socket.curve_secretkey = keys.secret
+                self._socket.curve_publickey = keys.public
+                self._socket.curve_serverkey = keys.server_public
+            self._socket.connect(address)
+            until_connected(self._monitor, address, patience_s)
+        except BaseException:
+            self.close()
+            raise
+        self._poll = select.poll()
+        self._fd = fd_of(self._socket)
+        self._poll.register(self._fd, select.POLLIN)
+        self._monitor_fd = fd_of(self._monitor)
+        self._poll.register(self._monitor_fd, select.POLLIN)
+        self._see_end()
+
+    @property
+    def gone(self) -> bool:
+        """The engine is known to be gone; nothing comes any more."""
+        return self._gone
+
+    def send(self, reply: Reply) -> None:
+        """Send `reply`, waiting only if the engine has not read for a thousand messages. Raises: BadMessage."""
+        self._socket.send(encode(reply))
+
+    def receive(self, timeout_s: float | None) -> Command | None:
+        """The next command, waiting for `timeout_s` (None: no limit) or until a watched file descriptor is readable.
+
+        None: there is none, or the engine is gone. Raises: BadMessage; EngineDeadError when the engine wants none of
+        this rank.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not readable(self._socket):
+            if self._gone:
+                return None
+            ready = self._poll.poll(None if until_s is None else milliseconds(until_s))
+            if any(fd == self._fd for fd, _ in ready):
+                continue  # with a message, or with news of ZeroMQ's own
+            if any(fd == self._monitor_fd for fd, _ in ready):
+                self._see_end()
+            elif not readable(self._socket):
+                return None  # it is time, or a watched one is ready
+        command = decode_command(self._socket.recv(NOW))
+        if isinstance(command, Refused):
+            raise EngineDeadError(f"the engine refuses this rank: {command.why}")
+        return command
+
+    def watch(self, fd: int) -> None:
+        """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
+        self._poll.register(fd, select.POLLIN)
+
+    def pending(self) -> bool:
+        """True when a command is there. Never waits."""
+        return readable(self._socket)
+
+    def close(self) -> None:
+        """Close the socket, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._context.term()
+
+    def _see_end(self) -> None:
+        while self._monitor.poll(0):
+            if recv_monitor_message(self._monitor)["event"] == zmq.Event.DISCONNECTED:
+                self._gone = True
+        if self._gone:
+            self._socket.poll(LAST_WORDS_MS)

@@ -1,0 +1,30 @@
+"""What both ends do with their sockets: flags, and how to wait for one among other file descriptors."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+import zmq
+
+LINGER_MS: Final = 500
+"""How long closing may wait for last words to get out."""
+
+# Plain numbers: to combine flags of an enum costs more than to send a message.
+NOW: Final = int(zmq.DONTWAIT)
+MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
+IN: Final = int(zmq.POLLIN)
+
+
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """A message is there. To be asked before each wait: a socket's file descriptor tells of changes only."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & IN)
+
+
+def fd_of(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))
+
+
+def milliseconds(until_s: float) -> int:
+    return max(0, math.ceil((until_s - time.monotonic()) * 1000))
