@@ -15,7 +15,7 @@ from stage_runtime.core.errors import InternalError
 from stage_runtime.core.outcome import Completed, ExecutorOutcome, Output, Progressed
 from stage_runtime.ipc.messages import INLINE_BYTES, Command, Parcel, Reply, ShmRef
 
-O = TypeVar("O", bound=ExecutorOutcome)
+AnyOutcome = TypeVar("AnyOutcome", bound=ExecutorOutcome)
 
 Place = Callable[[bytes], ShmRef]
 """Puts bytes into shared memory."""
@@ -62,7 +62,7 @@ def decode_reply(data: bytes) -> Reply:
         raise BadMessage(f"no reply in {len(data)} bytes: {error}") from error
 
 
-def detach(outcome: O, place: Place | None) -> tuple[O, Parcel | None]:
+def detach(outcome: AnyOutcome, place: Place | None) -> tuple[AnyOutcome, Parcel | None]:
     """`outcome` without the bytes that are too large for a message, and where they are now.
 
     `place` None leaves everything where it is: for a receiver on another machine. Raises: what `place` raises.
@@ -75,7 +75,7 @@ def detach(outcome: O, place: Place | None) -> tuple[O, Parcel | None]:
     return _with(outcome, light), Parcel(outcome.request_id, isinstance(outcome, Progressed), ref)
 
 
-def attach(outcome: O, parcel: Parcel | None, take: Take) -> O:
+def attach(outcome: AnyOutcome, parcel: Parcel | None, take: Take) -> AnyOutcome:
     """The whole outcome again. Raises: BadMessage for a parcel of another outcome, and what `take` raises."""
     if parcel is None:
         return outcome
@@ -98,7 +98,7 @@ def _output(outcome: ExecutorOutcome) -> Output | None:
             return None
 
 
-def _with(outcome: O, output: Output) -> O:
+def _with(outcome: AnyOutcome, output: Output) -> AnyOutcome:
     if isinstance(outcome, Progressed):
         return replace(outcome, preview=output)
     return replace(outcome, output=output)
