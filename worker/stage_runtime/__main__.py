@@ -74,7 +74,31 @@ def _epoch() -> int:
 
 
 async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | None:
-    """Serve. What it died of; None when it was told to stop."""
+    """Serve, as the first pod of a replica or as another. What it died of; None when it was told to stop."""
+    from stage_runtime.executor.pods import pod_ordinal
+
+    pod = pod_ordinal(os.environ, config.topology())
+    death = await (_serve_stage(config, arguments) if pod == 0 else _attend(config, arguments, pod))
+    for number in _STOP:  # why it ends is decided
+        signal.signal(number, signal.SIG_IGN)
+    return death
+
+
+async def _attend(config: StageConfig, arguments: Namespace, pod: int) -> BaseException | None:
+    from stage_runtime.executor.agent import Agent
+    from stage_runtime.local.leash import ChildEnd
+    from stage_runtime.server.agent import serve_agent
+    from stage_runtime.server.serve import listen
+
+    if arguments.leash is not None:
+        ChildEnd(arguments.leash)
+    agent = Agent(config, pod=pod, epoch=_epoch(), environ=os.environ)
+    listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
+    patience_s = float(config.drain.admit_seconds + config.drain.timeout_seconds)
+    return await serve_agent(agent, listening=listening, patience_s=patience_s)
+
+
+async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseException | None:
     from stage_runtime.assemble import build_app, build_stage_engine, client_of
     from stage_runtime.local.leash import ChildEnd
     from stage_runtime.pipelines.served import resolve_model
@@ -91,12 +115,9 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
     if leash is not None:
         leash.tell(url_of(listening))
     grace = Grace(admit_s=float(config.drain.admit_seconds), finish_s=float(config.drain.timeout_seconds))
-    death = await serve(
+    return await serve(
         app, client_of(engine), drain, listening=listening, grace=grace, close_engine=engine.close
     )
-    for number in _STOP:  # why it ends is decided
-        signal.signal(number, signal.SIG_IGN)
-    return death
 
 
 def _tell(error: BaseException) -> None:

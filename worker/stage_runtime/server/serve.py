@@ -160,17 +160,17 @@ async def serve(
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
     dying = asyncio.create_task(_end(stage), name="watch")
     try:
-        with _stop_signals() as stop:
-            await _first(server.accepting.wait(), serving)
+        with stop_signals() as stop:
+            await first(server.accepting.wait(), serving)
             log.info("listening", extra={"url": url_of(listening)})
-            await _first(stop.wait(), dying, serving)
+            await first(stop.wait(), dying, serving)
             starting = stage.phase in _STARTING
             if stop.is_set() and not dying.done() and not starting:
                 await _drain(stage, drain, grace, dying)
             drain.move(Door.CLOSED)
             if not starting:
                 await _close(close_engine)
-            await _first(drain.idle(), timeout_s=LINGER_S)
+            await first(drain.idle(), timeout_s=LINGER_S)
             server.should_exit = True
             await serving
     finally:
@@ -183,10 +183,10 @@ async def _drain(
 ) -> None:
     drain.move(Door.CLOSING)
     log.info("draining", extra={"admit_seconds": grace.admit_s, "finish_seconds": grace.finish_s})
-    await _first(dying, timeout_s=grace.admit_s)
+    await first(dying, timeout_s=grace.admit_s)
     drain.move(Door.CLOSED)
     stage.close_admission()
-    await _first(drain.idle(), dying, timeout_s=grace.finish_s)
+    await first(drain.idle(), dying, timeout_s=grace.finish_s)
     left = stage.snapshot()
     log.info("drained", extra={"left": left.waiting + left.running})
 
@@ -213,7 +213,7 @@ async def _close(close_engine: Callable[[float], None]) -> None:
         log.warning("engine did not close", extra={"error": str(error)})
 
 
-async def _first(
+async def first(
     *waits: Coroutine[Any, Any, object] | asyncio.Task[Any], timeout_s: float | None = None
 ) -> None:
     """Wait for any of `waits`. Tasks go on, coroutines are cancelled."""
@@ -227,7 +227,7 @@ async def _first(
 
 
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[asyncio.Event]:
+def stop_signals() -> Iterator[asyncio.Event]:
     """Set by the first SIGTERM or SIGINT. The handlers of before are put back in the end."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
