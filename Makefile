@@ -50,9 +50,10 @@ generate: $(READY)  ## Write the CRD from the contract, and the table of invaria
 	$(BIN)/python -m stage_api.crdgen
 	$(BIN)/python hack/invariants.py
 
-verify: $(READY)  ## Fail if a generated file or the checkpoint differs from its source
+verify: $(READY)  ## Fail if a generated file or a checkpoint differs from its source
 	$(BIN)/python -m stage_api.crdgen --check
 	cd models/shapes && sha256sum --check --quiet SHA256SUMS
+	cd models/digits && sha256sum --check --quiet SHA256SUMS
 
 pins: $(READY)  ## Write constraints/*.txt from what is installed
 	$(BIN)/python hack/pin.py

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from stage_runtime.core.errors import ModelError
+from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
 from stage_runtime.runner.batcher import CallCounts
+from stage_runtime.runner.noise import generator_of
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +38,9 @@ class StepCalls:
     on_fault: Callable[[Exception], None] = lambda error: None
     counts: CallCounts = field(default_factory=CallCounts)
 
-    def prepare(self, newcomers: Sequence[Newcomer]) -> list[StepState | Exception]:
+    def prepare(self, requests: Sequence[Request]) -> list[StepState | Exception]:
         """First states."""
-        return self._each(PREPARE, newcomers, lambda one: one.request.key, self.model.prepare_encode)
+        return self._each(PREPARE, requests, lambda request: request.key, self.start)
 
     def advance(self, states: Sequence[StepState]) -> list[StepState | Exception]:
         """Each one step further."""
@@ -47,6 +49,11 @@ class StepCalls:
     def decode(self, states: Sequence[StepState]) -> list[StepResult | Exception]:
         """What each has come to."""
         return self._each(DECODE, states, self.model.batch_key, self.model.post_decode)
+
+    def start(self, requests: Sequence[Request]) -> Sequence[StepState]:
+        """`prepare_encode` with fresh generators: one that a failed call has drawn from would give other noise."""
+        newcomers = [Newcomer(request, generator_of(request, self.model.device)) for request in requests]
+        return self.model.prepare_encode(newcomers)
 
     def _step(self, states: Sequence[StepState]) -> Sequence[StepState]:
         moved = self.model.step_scheduler(states, self.model.denoise_step(states))

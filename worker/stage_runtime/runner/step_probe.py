@@ -13,12 +13,13 @@ import torch
 
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
-from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
+from stage_runtime.core.request import Request
+from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
 from stage_runtime.runner.probe import SEED, STEPS, TOLERANCE
 from stage_runtime.runner.step_calls import StepCalls
 from stage_runtime.runner.tensor_tree import relative_error, tensors
 
-Ask = Callable[[int, int], Newcomer]
+Ask = Callable[[int, int], Request]
 """(seed, steps) → a small request."""
 
 
@@ -53,7 +54,7 @@ def _joint_fault(calls: StepCalls, ask: Ask, alone: Sequence[StepResult]) -> str
     """Why the two can't run together; empty when each gets what it gets alone. Raises ModelError when they fail."""
     model, name = calls.model, type(calls.model).__name__
     try:
-        first, second = model.prepare_encode([ask(SEED, STEPS), ask(SEED + 1, STEPS + 1)])
+        first, second = calls.start([ask(SEED, STEPS), ask(SEED + 1, STEPS + 1)])
         if model.batch_key(first) != model.batch_key(second):
             return "its states have unlike batch keys"
         (second,) = _sure(name, calls.advance([second]))

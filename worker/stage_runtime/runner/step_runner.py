@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import torch
 
 from stage_runtime.core.capability import Capability, ComponentCapability
-from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
+from stage_runtime.core.errors import InternalError, InvalidRequest, ModelError, OutOfMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
@@ -27,9 +27,8 @@ from stage_runtime.core.outcome import (
     failed,
 )
 from stage_runtime.core.request import BatchKey, Request, Value
-from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
+from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
 from stage_runtime.runner.batcher import CallCounts
-from stage_runtime.runner.noise import generator_of
 from stage_runtime.runner.output import PIXELS, TENSORS, Made, modality_of
 from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.runner.step_calls import METHODS, StepCalls
@@ -88,12 +87,16 @@ class StepRunner:
         sample_rate: int | None = None,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
     ) -> None:
-        self._device, self._sample_rate, self._deliver = model.device, sample_rate, options.deliver
+        if options.parallel is not None:
+            raise ModelError(
+                f"{type(model).__name__} computes its guidance in one call; ranks can't divide it"
+            )
+        self._sample_rate, self._deliver = sample_rate, options.deliver
         self._output = TENSORS if options.output is PIXELS else options.output
         self._members: dict[str, _Member] = {}
 
-        def newcomer(seed: int, steps: int) -> Newcomer:
-            request = Request(
+        def small(seed: int, steps: int) -> Request:
+            return Request(
                 request_id="probe",
                 arguments=ask(None, steps),
                 key=BatchKey(()),
@@ -101,9 +104,8 @@ class StepRunner:
                 steps=steps,
                 pixels=1,
             )
-            return Newcomer(request, generator_of(request, self._device))
 
-        found = probe(model, newcomer)
+        found = probe(model, small)
         merges = options.merge and not found.reason
         self._calls = StepCalls(model, merges, on_fault)
         self.capability = Capability(
@@ -187,8 +189,8 @@ class StepRunner:
 
     def _prepare(self, members: Sequence[_Member]) -> None:
         began_s = time.perf_counter()
-        newcomers = [Newcomer(m.request, generator_of(m.request, self._device)) for m in members]
-        for member, state in zip(members, self._calls.prepare(newcomers), strict=True):
+        states = self._calls.prepare([member.request for member in members])
+        for member, state in zip(members, states, strict=True):
             member.began_s = began_s
             member.prepared_s = member.denoised_s = time.perf_counter()
             self._put(member, state)
