@@ -77,6 +77,8 @@ class ScriptedExecutor:
         self.steps: dict[str, list[int]] = {}
         """Steps that each request was seen to do, kept after its end."""
         self.calls: list[Control] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while a control call is carried out."""
         self.closed = 0
         self._capability = capability
         self._clock = clock
@@ -190,6 +192,7 @@ class ScriptedExecutor:
         """StopEarly ends a request at its next poll; Outstanding counts what is held."""
         self._check_use()
         self.calls.append(call)
+        self.meanwhile()
         match call:
             case StopEarly(request_id=request_id):
                 if request_id not in self.held or request_id in self._ended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage_runtime.core.control import Pause, Resume
+from stage_runtime.core.control import Pause, Resume, Sleep
 from stage_runtime.core.outcome import Completed
 from support.builders import EngineBuilder, a_request, tick_out
 from support.scripted import ManualClock
@@ -78,3 +78,20 @@ def test_a_long_pause_is_no_hang() -> None:
     engine.tick()
     tick_out(engine)
     assert isinstance(stream.result(0), Completed)
+
+
+def test_a_call_that_takes_its_time_during_a_request_is_no_hang() -> None:
+    clock = ManualClock()
+    engine, executor = EngineBuilder().clock(clock).loaded()
+    engine.add([a_request("a", steps=50)])
+    engine.tick()
+    seen: list[bool] = []
+
+    def look() -> None:
+        clock.advance(500.0)
+        seen.append(engine.progress().overdue)
+
+    executor.meanwhile = look
+    engine.control(Sleep(2))
+    engine.tick()
+    assert seen == [False]

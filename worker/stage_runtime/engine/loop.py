@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Lock
 
-from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake
+from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, patience_s
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
 from stage_runtime.engine.desk import Desk, Refusal, Turn
 from stage_runtime.engine.phase import Progress
@@ -175,9 +175,7 @@ class Loop:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                answer = executor.control(call)
-                self._note(call)
-                future.set_result(answer)
+                future.set_result(self._carry_out(executor, call))
             except RequestError as refused:
                 future.set_exception(refused)
             except BaseException as error:
@@ -188,13 +186,21 @@ class Loop:
                 raise
         return bool(calls)
 
-    def _note(self, call: Control) -> None:
-        """What a call that was carried out means for the ticks to come."""
+    def _carry_out(self, executor: Executor, call: Control) -> object:
+        """The answer to a call. It may take its own time, on top of the tick that a rank is in, and no more."""
+        beat, now_s = self._beat, self._clock()
+        tick_s = self._startup_timeout_s if beat is None else beat[2]
+        self._beat = (self._ticks, now_s, tick_s + patience_s(call))
+        try:
+            answer = executor.control(call)
+        finally:
+            self._beat = None if beat is None else (beat[0], self._clock(), beat[2])
         if isinstance(call, Pause | Sleep):
             self._paused, self._beat = True, None
         elif isinstance(call, Resume | Wake):
             self._paused = False
         self._desk.note_moved()
+        return answer
 
     @staticmethod
     def _fail(futures: list[Future[object]], error: BaseException) -> None:

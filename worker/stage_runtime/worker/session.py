@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from stage_runtime.core.control import Outstanding, StopEarly
-from stage_runtime.core.errors import EngineDeadError, InternalError
+from stage_runtime.core.errors import EngineDeadError, InternalError, RequestFailed
 from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
 from stage_runtime.ipc.channel import RankChannel
-from stage_runtime.ipc.codec import detach
+from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Answered, Ask, Command, Parcel, Run, Stop, Ticked
 from stage_runtime.ipc.shm import Sender
 from stage_runtime.runner.output import Made
@@ -104,7 +104,7 @@ class Session:
             case Run():
                 self._take(command)
             case Ask():
-                self.channel.send(self._answer(command))
+                self._reply(self._answer(command))
             case Stop():
                 self._stopped = True
             case _:
@@ -145,6 +145,15 @@ class Session:
         if isinstance(call, Outstanding) and isinstance(value, dict):
             value = {**value, "parcels": len(self.packer) if self.packer is not None else 0}
         return Answered(rank=self.rank, call_id=ask.call_id, value=value)
+
+    def _reply(self, answer: Answered) -> None:
+        """Send an answer; a value that has no place in a message is a failure of the call, not of the rank."""
+        try:
+            self.channel.send(answer)
+        except BadMessage as bad:
+            self.channel.send(
+                Answered(rank=self.rank, call_id=answer.call_id, error=failed("", RequestFailed(str(bad))))
+            )
 
     def _tick(self) -> None:
         outcomes = self.worker.tick()
