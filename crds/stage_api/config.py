@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field
 
 from stage_api import names
-from stage_api.base import Contract
+from stage_api.base import Contract, Law
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError, show
 from stage_api.execution import unsupported, unsupported_in
 from stage_api.offload import OffloadSpec
 from stage_api.parallelism import MAX_RANKS_PER_POD, ParallelismSpec
-from stage_api.spec import DrainSpec, EngineSpec, ModelSpec, StartupSpec
+from stage_api.spec import UNI_LAW, DrainSpec, EngineSpec, ModelSpec, StartupSpec
 from stage_api.stage import DiffusionStage
 from stage_api.topology import Topology, derive
 
@@ -42,6 +42,8 @@ class StageConfig(Contract):
     startup: StartupSpec = Field(description="How a replica comes up.")
     drain: DrainSpec = Field(description="How a replica goes down.")
     offload: OffloadSpec = Field(description="What leaves the device between uses.")
+
+    laws: ClassVar[tuple[Law, ...]] = (UNI_LAW,)
 
     @classmethod
     def from_stage(cls, stage: DiffusionStage) -> Self:

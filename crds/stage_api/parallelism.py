@@ -115,31 +115,32 @@ def _tensor_groups_stay_together(parallelism: ParallelismSpec, topology: Topolog
     )
 
 
-_WORLD: Final = (
+WORLD: Final = (
     "self.parallelism.tensor * self.parallelism.sequence.ulysses * self.parallelism.sequence.ring"
     " * self.parallelism.pipeline * self.parallelism.cfg * self.parallelism.data"
 )
+"""Ranks of a replica in CEL, where `self` has the field `parallelism`."""
 _PER_POD: Final = "self.topology.ranksPerPod"
 _TENSOR: Final = "self.parallelism.tensor"
 
 LAYOUT_LAWS: Final = (
     Law(
         ("parallelism",),
-        f"{_WORLD} <= {MAX_WORLD}",
+        f"{WORLD} <= {MAX_WORLD}",
         f"the degrees must multiply to at most {MAX_WORLD} ranks",
         _world_is_bounded,
         "parallelism",
     ),
     Law(
         ("parallelism", "topology"),
-        f"has({_PER_POD}) || {_WORLD} <= {MAX_RANKS_PER_POD}",
+        f"has({_PER_POD}) || {WORLD} <= {MAX_RANKS_PER_POD}",
         f"must be set when a replica has more than {MAX_RANKS_PER_POD} ranks",
         _world_fits_one_pod,
         "topology.ranksPerPod",
     ),
     Law(
         ("parallelism", "topology"),
-        f"!has({_PER_POD}) || ({_WORLD}) % {_PER_POD} == 0",
+        f"!has({_PER_POD}) || ({WORLD}) % {_PER_POD} == 0",
         "must divide the number of ranks, the product of all degrees",
         _pods_are_full,
         "topology.ranksPerPod",

@@ -16,7 +16,13 @@ from stage_api.base import Contract, Law
 from stage_api.errors import Fault, show
 from stage_api.failure import FailurePolicySpec
 from stage_api.offload import OffloadSpec
-from stage_api.parallelism import LAYOUT_LAWS, ParallelismSpec, TopologySpec, resolve_ranks_per_pod
+from stage_api.parallelism import (
+    LAYOUT_LAWS,
+    WORLD,
+    ParallelismSpec,
+    TopologySpec,
+    resolve_ranks_per_pod,
+)
 
 MAX_PX: Final = 8192
 MAX_STEPS: Final = 1000
@@ -227,7 +233,7 @@ class EngineSpec(Contract):
         "step, `request` only once they are done.",
     )
     executor: Annotated[ExecutorKind, Field(strict=False)] = Field(
-        default=ExecutorKind.UNI,
+        default=ExecutorKind.MP,
         description="Where the ranks run: `mp` is one process a rank, "
         "`uni` one rank in the engine's process.",
     )
@@ -283,6 +289,22 @@ class EngineSpec(Contract):
     )
 
 
+def _uni_has_one_rank(engine: EngineSpec, parallelism: ParallelismSpec) -> Fault | None:
+    if engine.executor is not ExecutorKind.UNI or parallelism.world_size == 1:
+        return None
+    return Fault("engine.executor", f"mp for {parallelism.world_size} ranks", "uni")
+
+
+UNI_LAW: Final = Law(
+    ("engine", "parallelism"),
+    f"self.engine.executor != 'uni' || {WORLD} == 1",
+    "must be mp for more than one rank",
+    _uni_has_one_rank,
+    "engine.executor",
+)
+"""A law of the model that has the fields `engine` and `parallelism`."""
+
+
 class StartupSpec(Contract):
     """How a replica comes up."""
 
@@ -322,7 +344,7 @@ class DiffusionStageSpec(Contract):
     )
     offload: OffloadSpec = Field(default=OffloadSpec(), description="What leaves the device between uses.")
 
-    laws: ClassVar[tuple[Law, ...]] = LAYOUT_LAWS
+    laws: ClassVar[tuple[Law, ...]] = (*LAYOUT_LAWS, UNI_LAW)
 
     @property
     def ranks_per_pod(self) -> int:

@@ -79,7 +79,7 @@ def test_every_law_stands_in_the_schema() -> None:
     messages = [
         rule["message"] for _, node in nodes(SCHEMA) for rule in node.get("x-kubernetes-validations", ())
     ]
-    assert len(messages) == len(set(messages)) == 9
+    assert len(messages) == len(set(messages)) == 10
 
 
 def test_conditions_are_a_map_by_type() -> None:

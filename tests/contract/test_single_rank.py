@@ -12,6 +12,7 @@ from check_sizes import ROOT
 SCRIPT = """
 from stage_api.config import StageConfig
 from stage_api.manifest import load_manifest
+from stage_api.spec import ExecutorKind
 from stage_runtime.assemble import build_engine
 from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.pipelines.arguments import build_requests
@@ -19,6 +20,8 @@ from stage_runtime.pipelines.contract import Wishes
 
 (stage,) = load_manifest("examples/shapes.yaml")
 config = StageConfig.from_stage(stage)
+engine = config.engine.model_copy(update={"executor": ExecutorKind.UNI})
+config = config.model_copy(update={"engine": engine})
 model = resolve_model(config.model)
 engine = build_engine(config, model)
 engine.load()

@@ -139,14 +139,3 @@ def test_generate_refuses_a_folder_that_can_not_be_before_anything_is_drawn(
     assert done.returncode == 2
     assert "expected a folder that can be written to" in done.stderr
     assert "loading" not in done.stderr
-
-
-def test_a_run_without_a_place_for_temporary_files_says_so_in_a_line() -> None:
-    nowhere = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere']"
-    command = f"{nowhere}; from stage_runtime.cli import main; raise SystemExit(main(['run', '{EXAMPLE}']))"
-    done = subprocess.run(
-        [sys.executable, "-c", command], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("omnistage: No usable temporary directory found")
-    assert len(done.stderr.splitlines()) == 1

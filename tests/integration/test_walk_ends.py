@@ -49,7 +49,7 @@ def test_sigterm_lets_what_runs_finish_and_leaves_nothing(tmp_path: Path) -> Non
             until(lambda: ask(stage, 1).status_code != 503, "none but 503")
         assert [answer.result(PATIENCE_S).status_code for answer in answers] == [200, 200, 200]
         assert stage.wait() == 0
-        assert len(family) == 2
+        assert len(family) == 3, "the command, the pod and its rank"
         gone(family)
         assert list(stage.temporary.glob("omnistage-*")) == []
 
@@ -75,7 +75,7 @@ def test_a_killed_parent_takes_its_pod_with_it(tmp_path: Path) -> None:
     with StageProcess.running(folder=tmp_path) as stage:
         stage.wait_text("will answer at")
         family = stage.family()
-        assert len(family) == 2
+        assert len(family) >= 2
         stage.signal(signal.SIGKILL)
         gone(family, 5.0)
         assert list(stage.temporary.glob("omnistage-*")) == []

@@ -30,7 +30,7 @@ def config(spec: dict[str, Any] | None = None, **engine: object) -> str:
         "metadata": {"name": "drawn"},
         "spec": {
             "model": {"source": {"embedded": "shapes"}},
-            "engine": {"dtype": "float32", **engine},
+            "engine": {"dtype": "float32", "executor": "uni", **engine},
             **(spec or {}),
         },
     }
@@ -63,7 +63,7 @@ def test_every_fault_of_a_config_is_logged_and_the_code_is_64(tmp_path: Path) ->
     [
         (
             {"parallelism": {"tensor": 2}},
-            {},
+            {"executor": "mp"},
             64,
             "spec.parallelism.tensor: expected 1 in this version, got 2",
         ),
@@ -137,7 +137,7 @@ def test_a_signal_while_it_imports_or_loads_is_an_orderly_end(number: signal.Sig
         url_of(stage)
         stage.signal(number)
         assert stage.wait(PROMPT_S) == 0
-        assert stage.report == {"exitCode": 0, "reason": "Drained", "message": ""}
+        assert stage.report == {"exitCode": 0, "reason": "Drained", "message": "", "epoch": 0}
 
 
 def test_process_1_of_a_container_takes_signals_too(tmp_path: Path) -> None:

@@ -11,22 +11,38 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.stage_process import PATIENCE_S, StageProcess, is_alive, until
+from support.stage_process import EXAMPLE, PATIENCE_S, StageProcess, is_alive, until
 
 pytestmark = pytest.mark.timeout(300)
 
 PROMPT = "a large red circle in the center on a white background"
 
 
+@pytest.fixture(scope="module", params=["uni", "mp"])
+def executor(request: pytest.FixtureRequest) -> str:
+    """Where the one rank runs."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageProcess]:
-    with StageProcess.running(folder=tmp_path_factory.mktemp("stage")) as stage:
+def stage(executor: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageProcess]:
+    folder = tmp_path_factory.mktemp("stage")
+    manifest = folder / "shapes.yaml"
+    manifest.write_text(EXAMPLE.read_text().replace("engine:\n", f"engine:\n    executor: {executor}\n"))
+    with StageProcess.running(folder=folder, manifest=manifest) as stage:
         stage.wait_ready()
         yield stage
+
+
+def rank_of(stage: StageProcess, executor: str) -> psutil.Process:
+    """The process that computes."""
+    pod = stage.child()
+    return pod if executor == "uni" else pod.children()[0]
 
 
 def picture_of(b64: str | None) -> np.ndarray:
@@ -125,41 +141,51 @@ def test_a_client_that_leaves_takes_its_work_with_it_within_a_step(stage: StageP
     assert stage.metric("ticks_total") - ticks <= 5
 
 
-def test_the_parent_of_a_run_has_not_loaded_torch_and_the_pod_has(stage: StageProcess) -> None:
-    assert "torch" not in stage.facts(stage.pid)["modules"]
-    assert "fastapi" not in stage.facts(stage.pid)["modules"]
-    assert "torch" in stage.facts(stage.child().pid)["modules"]
+def test_only_what_computes_has_loaded_torch(stage: StageProcess, executor: str) -> None:
+    run, pod, rank = stage.pid, stage.child().pid, rank_of(stage, executor).pid
+    assert not {"torch", "fastapi"} & set(stage.facts(run)["modules"])
+    assert "torch" in stage.facts(rank)["modules"]
+    if pod != rank:
+        assert not {"torch", "diffusers", "transformers"} & set(stage.facts(pod)["modules"])
+        assert "fastapi" not in stage.facts(rank)["modules"]
 
 
 @pytest.mark.invariant("PARALLEL-INV-004")
-def test_one_rank_never_initialises_anything_distributed(stage: StageProcess) -> None:
+def test_one_rank_never_initialises_anything_distributed(stage: StageProcess, executor: str) -> None:
     with stage.official() as client:
         client.images.generate(prompt=PROMPT, model="shapes", extra_body={"num_inference_steps": 2})
-    facts = stage.facts(stage.child().pid)
+    rank = rank_of(stage, executor)
+    facts = stage.facts(rank.pid)
     assert "torch" in facts["modules"]
     assert not facts["distributed"]
-    others = [one for one in stage.child().net_connections() if one.status == "LISTEN"]
-    assert len(others) == 1, "the stage listens for HTTP and for nothing else"
+    listening = [
+        one
+        for process in {stage.child(), rank}
+        for one in process.net_connections()
+        if one.status == "LISTEN"
+    ]
+    assert len(listening) == 1, "the stage listens for HTTP and for nothing else"
 
 
-def test_the_config_lies_where_only_its_owner_can_look(stage: StageProcess) -> None:
-    (folder,) = stage.temporary.glob("omnistage-*")
-    assert folder.stat().st_mode & 0o777 == 0o700
+def test_a_run_lays_its_config_into_no_folder(stage: StageProcess) -> None:
+    assert not [file for file in stage.temporary.rglob("*") if file.is_file()]
 
 
 # Last, since it is the end of the stage.
-def test_a_device_that_fails_ends_every_request_with_its_type_and_the_run_with_its_code(
-    stage: StageProcess,
+def test_a_device_that_fails_ends_every_request_with_its_type_and_is_followed_by_another_life(
+    stage: StageProcess, executor: str
 ) -> None:
-    family = stage.family()
+    _, *family = stage.family()
     with ThreadPoolExecutor(1) as threads:
         body = {"prompt": PROMPT, "num_inference_steps": 1000}
         url = f"{stage.wait_ready()}/v1/images/generations"
         answer = threads.submit(httpx.post, url, json=body, timeout=PATIENCE_S)
         until(lambda: stage.metric("requests_running") == 1, "it runs")
-        stage.child().send_signal(signal.SIGUSR2)
+        rank_of(stage, executor).send_signal(signal.SIGUSR2)
         failed = answer.result(PATIENCE_S)
     assert (failed.status_code, failed.json()["error"]["code"]) == (503, "device_lost")
-    assert stage.wait() == 72
-    stage.wait_text("shapes ended with 72: poisoned by a test")
+    stage.wait_text("shapes ended with 72: .*poisoned by a test")
     until(lambda: not any(map(is_alive, family)), "everything has ended", 5.0)
+    stage.wait_text(r"shapes starts again in \d+ s")
+    stage.press_ctrl_c()
+    assert stage.wait(5.0) == 0

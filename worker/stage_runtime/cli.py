@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return run(arguments.manifest, host=arguments.host, port=arguments.port)
     except SpecError as error:
         return _refuse(arguments.manifest, error)
-    except OSError as error:  # no folder for temporary files, no process
+    except OSError as error:  # no process, no memory for its config
         return _fail(error.strerror or str(error), 1)
 
 

@@ -108,6 +108,12 @@ def test_a_layout_that_breaks_a_law_is_refused() -> None:
     ]
 
 
+def test_several_ranks_in_one_process_are_refused() -> None:
+    wrong = json.loads(config(parallelism={"cfg": 2}).encode())
+    wrong["engine"]["executor"] = "uni"
+    assert messages(json.dumps(wrong)) == ["engine.executor: expected mp for 2 ranks, got uni"]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -22,7 +22,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "model": {"source": {"embedded": "shapes"}, "defaults": {}},
         "engine": {
             "mode": "step",
-            "executor": "uni",
+            "executor": "mp",
             "process": "inline",
             "extensions": {},
             "dtype": "bfloat16",
