@@ -16,8 +16,17 @@ import psutil
 import pytest
 
 from stage_api.errors import SpecError
-from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError, ModelError, NotAdmitting
-from stage_runtime.core.outcome import Completed
+from stage_runtime.core.control import Invoke, Outstanding
+from stage_runtime.core.errors import (
+    EngineDeadError,
+    EngineHung,
+    InternalError,
+    InvalidRequest,
+    ModelError,
+    NotAdmitting,
+)
+from stage_runtime.core.outcome import Completed, Terminal
+from stage_runtime.engine.observer import Nobody
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
 from stage_runtime.ipc.bell import Bell
@@ -276,6 +285,35 @@ def test_a_child_killed_while_it_loads_is_a_death(started: Any) -> None:
     psutil.Process(engine.pid).kill()
     with pytest.raises(EngineDeadError, match="SIGKILL"):
         engine.wait_ready(PATIENCE_S)
+
+
+def test_what_was_asked_before_it_started_is_not_lost(started: Any) -> None:
+    engine = child_engine(Options())
+    ended: list[Terminal] = []
+
+    class Witness(Nobody):
+        def on_ended(self, outcome: Terminal, seconds: float) -> None:
+            ended.append(outcome)
+
+    engine.observe(Witness())
+    answer = engine.control(Outstanding())
+    engine.start()
+    ready(engine)
+    (stream,) = engine.add([a_request("a")])
+    stream.result(PATIENCE_S)
+    assert [outcome.request_id for outcome in ended] == ["a"]
+    assert answer.result(PATIENCE_S) == {"scripts": 0}
+    engine.close(1.0)
+
+
+def test_what_cannot_cross_is_a_wrong_request(started: Any) -> None:
+    engine = started()
+    ready(engine)
+    with pytest.raises(InvalidRequest, match="another process"):
+        engine.add([RequestBuilder("a").argument("seed_of_seeds", 1 << 70).build()])
+    with pytest.raises(InvalidRequest, match="another process"):
+        engine.control(Invoke("f", {"x": 1 << 70})).result(PATIENCE_S)
+    assert not any(engine.outstanding().result(PATIENCE_S).values())
 
 
 # Leaving nothing behind

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
+from stage_runtime.assemble import client_of
 from stage_runtime.core.control import Outstanding, StopEarly
 from stage_runtime.core.errors import (
     AdmissionFull,
@@ -21,59 +21,16 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Outcome, Progressed, Terminal
-from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
 from stage_runtime.stage.client import Outcomes, StageClient
-from stage_runtime.stage.inline import InlineStage
-from stage_runtime.stage.owner import StageEngine
-from stage_runtime.stage.remote import RemoteStage
-from stage_runtime.stage.remote_engine import RemoteEngine
 from support.builders import RequestBuilder, a_request, some_requests
 from support.http_stage import wait_until
 from support.scripted import CAPABILITY, PATIENCE_S
-from support.stage_child import DIE, FAIL, HANG, LOSE, STALL, Options, argument, build, child_engine, told
+from support.stage_child import DIE, FAIL, HANG, LOSE, STALL, told
+from support.stage_house import House
 
-Scene = Callable[[StageClient], Awaitable[None]]
 LOOK_S = 0.002
-
-
-class House:
-    """Makes engines of one kind, and closes them."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._made: list[StageEngine] = []
-
-    def engine(self, **options: Any) -> StageEngine:
-        """One that is started."""
-        asked = Options(**options)
-        self._made.append(build(argument(asked)) if self.kind == "inline" else child_engine(asked))
-        self._made[-1].start()
-        return self._made[-1]
-
-    def client(self, engine: StageEngine) -> StageClient:
-        """A client of it, for the running event loop."""
-        return RemoteStage(engine) if isinstance(engine, RemoteEngine) else InlineStage(engine)
-
-    def play(self, scene: Scene, **options: Any) -> StageEngine:
-        """Run `scene` on a stage that is ready."""
-        engine = self.engine(**options)
-        engine.wait_ready(PATIENCE_S)
-
-        async def played() -> None:
-            await asyncio.wait_for(_awaited(scene(self.client(engine))), PATIENCE_S)
-
-        asyncio.run(played())
-        return engine
-
-    def close(self) -> None:
-        """Close them all; what hangs in this process can't be ended."""
-        for engine in self._made:
-            try:
-                engine.close(0.2)
-            except EngineDeadError:
-                assert isinstance(engine, Engine)
 
 
 @pytest.fixture(params=["inline", "child"])
@@ -81,10 +38,6 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
     house = House(request.param)
     yield house
     house.close()
-
-
-async def _awaited(scene: Awaitable[None]) -> None:
-    await scene
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -423,7 +376,7 @@ def test_an_observer_has_been_told_when_the_outcome_is_there(house: House) -> No
     engine.wait_ready(PATIENCE_S)
 
     async def played() -> None:
-        await scene(house.client(engine))
+        await scene(client_of(engine))
 
     asyncio.run(played())
     assert seen == [["Completed a"]]
