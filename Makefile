@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints/dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV); the first time this takes minutes"
 	@$(PIP) $(TORCH)
-	@$(PIP) -c constraints/dev.txt -e '.[worker,dev]'
+	@$(PIP) -c constraints/dev.txt -e '.[operator,worker,dev]'
 	@touch $@
 
 demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, compare with plain diffusers

@@ -1,6 +1,6 @@
 """Write `constraints/*.txt`: the versions that one environment holds for a set of extras.
 
-Run it in an environment where `.[worker,dev]` is installed. Versions only: where packages come
+Run it in an environment where `.[operator,worker,dev]` is installed. Versions only: where packages come
 from, and which build of torch fits the machine, is the business of whoever installs.
 """
 
@@ -15,7 +15,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = {"worker.txt": ("worker",), "dev.txt": ("worker", "dev")}
+FILES = {
+    "operator.txt": ("operator",),
+    "worker.txt": ("worker",),
+    "dev.txt": ("operator", "worker", "dev"),
+}
 
 
 def main() -> None:

@@ -1,0 +1,163 @@
+"""The values between deciding and doing: what a plan is made from, and what it asks to be done.
+
+Objects are plain mappings, as the API server's JSON has them. A plan is about one stage, so its actions name no
+namespace but the one in a manifest; nothing in here talks to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, Self
+
+Manifest = dict[str, Any]
+"""One Kubernetes object. Never changed once it is in a value of this module."""
+
+FIELD_MANAGER: Final = "omnistage-operator"
+"""Who owns the fields that the operator applies."""
+
+
+class StageKey(NamedTuple):
+    """Which stage."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, stage: Mapping[str, Any]) -> Self:
+        """The key of a stage's own object."""
+        metadata = stage["metadata"]
+        return cls(metadata["namespace"], metadata["name"])
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ChildKey(NamedTuple):
+    """Which child of a stage that isn't a pod."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def of(cls, child: Mapping[str, Any]) -> Self:
+        """The key of an object or a manifest."""
+        return cls(child["kind"], child["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the API server serves beside the kinds that every cluster has. Found out, never assumed.
+
+    The apiVersion of a kind, or None where the cluster hasn't got it.
+    """
+
+    server_minor: int
+    """34 for Kubernetes 1.34."""
+    pod_group: str | None = None
+    """Kubernetes' own PodGroup, such as scheduling.k8s.io/v1beta1."""
+    volcano: str | None = None
+    """Volcano's PodGroup."""
+    coscheduling: str | None = None
+    """PodGroup of the scheduler plugins."""
+    pod_monitor: str | None = None
+    """PodMonitor of the Prometheus operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What the operator's own settings say about stages."""
+
+    worker_image: str
+    """Image of stages that name none."""
+    allow_host_path: bool = False
+    """Whether stages may read folders of the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the operator knows of one stage at one moment."""
+
+    stage: Manifest
+    api: Api
+    pods: tuple[Manifest, ...] = ()
+    nodes: Mapping[str, Manifest] = field(default_factory=lambda: MappingProxyType({}))
+    children: Mapping[ChildKey, Manifest] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def key(self) -> StageKey:
+        """Which stage it is."""
+        return StageKey.of(self.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Make a pod. One of that name that is there already is the same pod, made before a crash, or a stranger's."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete this very pod, and no other that took its name. Gone already is as good."""
+
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+    """None is the pod's own."""
+    force: bool = False
+    """Don't wait for its node, which is known to be gone: grace is 0 then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply: the fields of this manifest are the operator's, all others are left alone."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOnce:
+    """Make an object that must never change once it is there; one of that name is left as it is."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete a child that is wanted no more. Gone already is as good."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str | None = None
+    """Only this very object; None, whichever has the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tell people what happened, in an event about an object."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    """What happened, as one CamelCase word."""
+    message: str
+    regarding: Mapping[str, Any]
+    """The object that it happened to."""
+
+
+Action = CreatePod | DeletePod | Apply | CreateOnce | Remove | Emit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What should be, and what is to be done about it, in order."""
+
+    status: Manifest
+    """The whole status that the stage should show."""
+    actions: tuple[Action, ...] = ()
+    status_first: bool = False
+    """The status holds evidence that must not be lost: no action before it is stored."""
+    wake_at_s: float | None = None
+    """UNIX time to look again even if nothing changes until then."""

@@ -1,0 +1,1 @@
+"""What a stage is made of: one module a kind, each from values to a manifest."""
