@@ -23,9 +23,18 @@ class Collectives:
     """
 
     def __init__(
-        self, group: Any, ranks: tuple[int, ...], index: int, *, on_device: Any = None, timeout_s: float
+        self,
+        group: Any,
+        ranks: tuple[int, ...],
+        index: int,
+        *,
+        on_device: tuple[Any, torch.device] | None = None,
+        timeout_s: float,
     ) -> None:
-        self._group, self._on_device = group, on_device
+        self._group = group
+        self._on_device: Any = on_device[0] if on_device else None
+        self.device = on_device[1] if on_device else None
+        """The accelerator that answers lie on, when there is a group for it."""
         self.ranks, self.index, self.timeout_s = ranks, index, timeout_s
         self.count = 0
         self.seconds = 0.0
@@ -40,11 +49,6 @@ class Collectives:
     def rank(self) -> int:
         """This rank."""
         return self.ranks[self.index]
-
-    @property
-    def has_device(self) -> bool:
-        """True when there is a group for tensors on an accelerator."""
-        return self._on_device is not None
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
         """What each rank brought.

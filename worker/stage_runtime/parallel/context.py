@@ -197,7 +197,8 @@ def _connect(
         torch.accelerator.set_device_index(device.index or 0)
         nccl = c10d.ProcessGroupNCCL.Options()
         nccl._timeout = timeout
-        on_device = c10d.ProcessGroupNCCL(c10d.PrefixStore("device", store), index, len(ranks), nccl)
+        there = c10d.ProcessGroupNCCL(c10d.PrefixStore("device", store), index, len(ranks), nccl)
+        on_device = (there, device)
     return Collectives(group, ranks, index, on_device=on_device, timeout_s=timeout_s)
 
 

@@ -88,6 +88,19 @@ def tensor_to_output(result: Any, sample_rate: int | None = None) -> Output:
     return Output(modality=modality, data=pixels.tobytes(), shape=pixels.shape, dtype=str(pixels.dtype))
 
 
+ALIKE: Final = 0.02
+"""Of the range: a few of 255 levels, for another order of sums alone."""
+
+
+def differs(got: Output, want: Output) -> str:
+    """Why two outputs are not the same thing, "" if they are but for rounding."""
+    if (got.shape, got.dtype) != (want.shape, want.dtype):
+        return f"it has shape {got.shape} and dtype {got.dtype} instead of {want.shape} and {want.dtype}"
+    left, right = (np.frombuffer(one.data, one.dtype).astype(np.float64) for one in (got, want))
+    off = float(np.abs(left - right).max(initial=0.0) / max(np.abs(right).max(initial=0.0), 1e-12))
+    return "" if off <= ALIKE else f"it differs by {off:.1e} of the largest value"
+
+
 PIXELS: Final = OutputFormat({"output_type": "np"}, to_output)
 """What clients get: pixels, frames or samples."""
 

@@ -14,7 +14,7 @@ import copy
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -51,6 +51,27 @@ class Call:
         """A guider that must hook the module while this call runs, alone."""
 
 
+class Together(Call):
+    """Calls that a script made without looking at their answers; its answer is the list of theirs."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        first = calls[0]
+        super().__init__(first.script, first.component, first.method, first.args, first.kwargs)
+        self.calls = tuple(calls)
+
+
+class Deferral(Protocol):
+    """Lets a script go on before its calls are answered."""
+
+    def answer(self, call: Call) -> Any:
+        """Called from inside: the answer to `call`, or what stands for it until it is used."""
+
+    def real(self, tree: Any) -> Any:
+        """Called from inside: `tree` with all answers in it."""
+
+
 class AtStep:
     """The park before a scheduler's step: the denoiser has answered, the latents have not moved yet."""
 
@@ -80,6 +101,7 @@ class Script:
     __slots__ = (
         "_greenlet",
         "began_s",
+        "deferral",
         "denoised_s",
         "done",
         "ended_s",
@@ -109,6 +131,7 @@ class Script:
         self.replays = 0
         """Steps at the start that are replayed: they are no progress, and a tick runs through them."""
         self.watcher: Watcher | None = None
+        self.deferral: Deferral | None = None
         self._greenlet = greenlet.greenlet(self._run)
 
     def _run(self) -> None:
@@ -159,6 +182,8 @@ class Script:
 
     def step(self, scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called from inside: one scheduler step, after a park."""
+        if self.deferral is not None:
+            args, kwargs = self.deferral.real((args, kwargs))
         self.park(AT_STEP)
         real = functools.partial(type(scheduler).step, scheduler, *args, **kwargs)
         answer = real() if self.watcher is None else self.watcher.stepped(self, scheduler, real)
@@ -174,7 +199,7 @@ class Script:
 
     def release(self) -> None:
         """Drop what a finished script holds, so that no traceback keeps tensors alive."""
-        self.pipeline = self.watcher = None
+        self.pipeline = self.watcher = self.deferral = None
         self.play = lambda: None
         if self.error is not None:
             self.error = self.error.with_traceback(None)
@@ -224,7 +249,8 @@ class ComponentProxy:
     def _park(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(self._script, self._name, method, args, kwargs)
         call.context, call.guider = self._context, self._guider
-        return self._script.park(call)
+        deferral = self._script.deferral
+        return self._script.park(call) if deferral is None else deferral.answer(call)
 
     @contextmanager
     def cache_context(self, name: str, **options: Any) -> Iterator[None]:

@@ -18,7 +18,14 @@ from typing import Any
 import torch
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.runner.rendezvous import Call, InterceptedStep, Script, is_pipeline, stateful_parts
+from stage_runtime.runner.rendezvous import (
+    Call,
+    InterceptedStep,
+    Script,
+    Together,
+    is_pipeline,
+    stateful_parts,
+)
 from stage_runtime.runner.tensor_tree import blanks, clone, fill
 
 NoiseState = tuple[torch.Tensor, ...]
@@ -106,8 +113,12 @@ class Recording:
 
     def replayed(self, call: Call) -> tuple[Any] | None:
         """The answer to a call that the checkpoint covers; None for a real one."""
+        if self._start is None:
+            return None
+        if isinstance(call, Together):
+            return self._replayed_together(call)
         at = len(self._answers)
-        if self._start is None or at >= len(self._start.answers):
+        if at >= len(self._start.answers):
             return None
         if call.component not in self._denoisers and not self._decode_only:
             return None
@@ -115,8 +126,20 @@ class Recording:
         self._answers.append(shape)
         return (fill(shape),)
 
+    def _replayed_together(self, together: Together) -> tuple[list[Any]] | None:
+        answers = [answer for call in together.calls if (answer := self.replayed(call)) is not None]
+        if not answers:
+            return None
+        if len(answers) < len(together.calls):
+            raise InternalError("a checkpoint lies between two calls that are answered together")
+        return ([answer for (answer,) in answers],)
+
     def called(self, call: Call, value: Any) -> None:
         """Note the answer to a real call."""
+        if isinstance(call, Together):
+            for one, its in zip(call.calls, value, strict=True):
+                self.called(one, its)
+            return
         self._answers.append(self._shape(value))
         if call.component in self._denoisers:
             for step in self._recent:
