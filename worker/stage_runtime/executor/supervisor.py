@@ -88,6 +88,7 @@ class Supervisor:
         if self._watcher is not None:
             self._watcher.join(10.0)
         for one in self._ranks.values():
+            one.process.poll()  # leaves no zombie
             if one.pidfd >= 0:
                 os.close(one.pidfd)
                 one.pidfd = -1

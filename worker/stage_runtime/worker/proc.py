@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from stage_api import names
 from stage_runtime import log as logs
 from stage_runtime.ipc.channel import RankChannel
-from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting
+from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
 from stage_runtime.ipc.parent import end_with
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", Setup, Meet)
 
 log = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """The engine needs no ranks any more, before it was up."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -45,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             Hello(rank=arguments.rank, pid=os.getpid(), epoch=arguments.epoch, digest=arguments.digest)
         )
         _serve(arguments, channel)
+    except _Stopped:
+        pass
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is said and the process ends
         code = _last_words(arguments.rank, channel, error)
     if channel is not None:
@@ -113,6 +119,8 @@ def _hear(channel: RankChannel, kind: type[T], timeout_s: float) -> T:
     command = channel.receive(timeout_s)
     if isinstance(command, kind):
         return command
+    if isinstance(command, Stop):
+        raise _Stopped
     if command is not None:
         raise InternalError(f"a {type(command).__name__} came, expected a {kind.__name__}")
     if channel.gone:
