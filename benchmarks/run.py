@@ -29,6 +29,7 @@ ITEMS = {
     "close": ("closing", "how fast an engine closes"),
     "start": ("start", "import, load and probe"),
     "ranks": ("ranks", "one request at a time through a rank of its own"),
+    "cfg": ("guidance", "guidance on two ranks beside one"),
     "failing": ("failing", "a rank is killed; ranks start, idle and close"),
     "control": ("calling", "a control call to two ranks beside raw pyzmq"),
     "handover": ("handover", "large results handed over beside a plain copy"),
