@@ -1,0 +1,119 @@
+"""A model outside diffusers over HTTP and from Python: served, batched, refused and previewed like any other."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from digits_model.reader import read_picture
+from stage_api.errors import SpecError
+from stage_api.manifest import parse_stage
+from stage_runtime import Omni
+from stage_runtime.core.errors import InvalidRequest
+from stage_runtime.executor.uni import UniExecutor
+from support.builders import EngineBuilder
+from support.http_stage import IMAGES_URL, SERVED_NAME, HttpStage
+from support.step_models import resolved, step_worker
+
+FEW = {"num_inference_steps": 8}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[HttpStage]:
+    engine = EngineBuilder().step_mode().slots(8)
+    with HttpStage(engine, lambda: UniExecutor(step_worker), model=resolved()) as stage:  # type: ignore[arg-type,return-value]
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def omni() -> Iterator[Omni]:
+    with Omni("digits", max_num_seqs=4) as omni:
+        yield omni
+
+
+def picture_of(b64: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(b64))))
+
+
+def ask(prompt: str, **more: object) -> dict[str, object]:
+    return {"model": SERVED_NAME, "prompt": prompt, "size": "32x32", "seed": 1, **FEW, **more}
+
+
+def test_pictures_asked_for_at_once_show_each_what_was_asked_for(served: HttpStage) -> None:
+    asked = {"a red 7": (7, "red"), "a cyan 2": (2, "cyan"), "the number zero, white": (0, "white")}
+    answers = {prompt: served.post(ask(prompt)) for prompt in asked}
+    for prompt, (digit, colour) in asked.items():
+        answer = answers[prompt].result()
+        assert answer.status_code == 200, answer.text
+        assert read_picture(picture_of(answer.json()["data"][0]["b64_json"])).shows(digit, colour)
+    served.wait_idle()
+
+
+def test_a_prompt_that_it_cant_draw_is_a_400_that_names_the_prompt(served: HttpStage) -> None:
+    answer = served.post(ask("a red circle")).result()
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "prompt"
+    assert "at most one digit" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "field"), [({"size": "64x64"}, "size"), ({"negative_prompt": "blue"}, "negative_prompt")]
+)
+def test_what_its_record_doesnt_allow_is_refused_before_it_runs(
+    served: HttpStage, more: dict[str, object], field: str
+) -> None:
+    answer = served.post(ask("a red 7", **more)).result()
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] in (field, "width", "height")
+
+
+def test_previews_are_streamed_as_the_picture_forms(served: HttpStage) -> None:
+    body = ask("a yellow 3", stream=True, partial_images=2)
+    with served.client() as client, client.stream("POST", IMAGES_URL, json=body) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: {")]
+    events = [json.loads(line) for line in lines]
+    kinds = [event["type"].rsplit(".", 1)[-1] for event in events]
+    assert kinds == ["partial_image", "partial_image", "completed"]
+    assert read_picture(picture_of(events[-1]["b64_json"])).shows(3, "yellow")
+
+
+def test_the_models_list_says_what_it_can_do(served: HttpStage) -> None:
+    told = json.dumps(httpx.get(f"{served.url}/v1/models").json())
+    assert "DigitsModel" in told
+    assert "model.denoise_step" in told
+
+
+def test_omni_draws_it_by_name(omni: Omni) -> None:
+    pictures = omni.generate(["a green 4", "a purple 9"], seed=3, output_type="np", **FEW)
+    readings = [read_picture((one * 255).round().astype(np.uint8)) for one in pictures]
+    assert [(reading.digit, reading.colour) for reading in readings] == [(4, "green"), (9, "purple")]
+
+
+def test_omni_tells_of_a_prompt_that_it_cant_draw_and_draws_on(omni: Omni) -> None:
+    with pytest.raises(InvalidRequest, match="prompt: expected at most one digit"):
+        omni.generate(["a green 4", "a dog"], **FEW)
+    assert len(omni.generate("7", **FEW)) == 1
+
+
+def test_halves_of_its_guidance_on_two_ranks_are_refused_at_start() -> None:
+    from stage_api.config import StageConfig
+    from stage_runtime.assemble import build_engine
+
+    stage = parse_stage(
+        {
+            "apiVersion": "omnistage.io/v1alpha1",
+            "kind": "DiffusionStage",
+            "metadata": {"name": "split"},
+            "spec": {"model": {"source": {"embedded": "digits"}}, "parallelism": {"cfg": 2}},
+        }
+    )
+    with pytest.raises(SpecError, match=r"spec.parallelism.cfg: expected 1, since DigitsModel"):
+        build_engine(StageConfig.from_stage(stage), resolved())
