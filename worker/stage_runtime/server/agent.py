@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from concurrent.futures import Future
 from threading import Thread
@@ -12,7 +13,9 @@ from starlette.responses import JSONResponse
 
 from stage_api import names
 from stage_runtime.executor.agent import Agent
-from stage_runtime.server.serve import LINGER_S, HttpServer, first, stop_signals
+from stage_runtime.server.serve import LINGER_S, HttpServer, first, stop_signals, url_of
+
+log = logging.getLogger(__name__)
 
 
 async def serve_agent(agent: Agent, *, listening: socket.socket, patience_s: float) -> BaseException | None:
@@ -28,6 +31,8 @@ async def serve_agent(agent: Agent, *, listening: socket.socket, patience_s: flo
     Thread(target=_run, args=(agent, ended), name="agent", daemon=True).start()
     running = asyncio.create_task(_result(ended), name="agent")
     with stop_signals() as stop:
+        await first(server.accepting.wait(), serving)
+        log.info("listening", extra={"url": url_of(listening)})
         await first(stop.wait(), running, serving)
         if stop.is_set() and agent.attends:
             agent.stop(patience_s)
