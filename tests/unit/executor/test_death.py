@@ -17,7 +17,7 @@ from stage_runtime.core.errors import (
     RendezvousTimeout,
 )
 from stage_runtime.executor.death import Deaths
-from stage_runtime.ipc.messages import Dying
+from stage_runtime.ipc.messages import Dying, Ended
 
 
 def dying(rank: int, code: int, message: str = "why") -> Dying:
@@ -100,3 +100,44 @@ def test_last_words_say_more_than_the_exit_that_follows_them() -> None:
     deaths.said(dying(0, ExitCode.ACCELERATOR_FAULT, "sticky"))
     deaths.exited(0, -signal.SIGKILL)
     assert "sticky" in str(deaths.cause())
+
+
+def test_a_rank_that_vanished_is_the_cause_before_those_that_ended_of_it() -> None:
+    deaths = Deaths()
+    deaths.said(dying(0, ExitCode.RANK_DIED, "connection closed by peer"))
+    deaths.lost(1)
+    cause = deaths.cause()
+    assert type(cause) is EngineDeadError
+    assert str(cause) == "rank 1, in another pod, is gone: its connection ended"
+    assert cause.rank == 1
+
+
+@pytest.mark.parametrize("order", ["told first", "lost first"])
+def test_how_an_agent_saw_it_end_says_more_than_that_it_is_lost(order: str) -> None:
+    deaths = Deaths()
+    said = [
+        lambda: deaths.said(Ended(rank=1, who=2, code=-signal.SIGKILL)),
+        lambda: deaths.lost(2),
+    ]
+    for say in said if order == "told first" else reversed(said):
+        say()
+    assert str(deaths.cause()) == "rank 2 was killed by SIGKILL"
+
+
+def test_last_words_that_come_after_the_loss_count() -> None:
+    deaths = Deaths()
+    deaths.lost(1)
+    deaths.said(dying(1, ExitCode.ACCELERATOR_FAULT))
+    deaths.said(Ended(rank=1, who=1, code=ExitCode.ACCELERATOR_FAULT))
+    assert type(deaths.cause()) is DeviceLost
+    assert str(deaths.cause()) == "rank 1: why"
+
+
+def test_exit_codes_of_a_wrong_config_or_model_keep_their_type_without_words() -> None:
+    config, model = Deaths(), Deaths()
+    config.exited(1, ExitCode.CONFIG)
+    model.exited(1, ExitCode.MODEL)
+    with pytest.raises(SpecError, match="rank 1 exited with code 64"):
+        config.cause()
+    with pytest.raises(ModelError, match="rank 1 exited with code 65"):
+        model.cause()

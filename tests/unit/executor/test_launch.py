@@ -1,0 +1,32 @@
+"""A rank's command line and environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stage_runtime.executor.launch import THREADS, Launch, rank_environ
+from stage_runtime.worker.proc import _parse
+
+NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77, owner="1-2-aa-3")
+FAR = Launch(
+    engine="tcp://h:1", epoch=2, digest="abc", startup_s=9.5, parent=77, life="1.2.abc", keys=Path("/k")
+)
+
+
+def test_a_rank_reads_what_it_is_started_with() -> None:
+    near, far = (vars(_parse(launch.command(rank=3)[3:])) for launch in (NEAR, FAR))
+    shared = {"rank": 3, "epoch": 2, "digest": "abc", "startup": 9.5, "parent": 77}
+    assert near == shared | {"engine": "ipc:///tmp/e", "owner": "1-2-aa-3", "keys": None, "life": ""}
+    assert far == shared | {"engine": "tcp://h:1", "owner": None, "keys": Path("/k"), "life": "1.2.abc"}
+
+
+def test_ranks_of_a_pod_share_out_its_cores() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert rank_environ({}, 2)[THREADS] == str(max(1, cores // 2))
+    assert rank_environ({}, 1000)[THREADS] == "1"
+
+
+def test_who_has_decided_on_threads_is_heeded_and_one_rank_has_all() -> None:
+    assert rank_environ({THREADS: "7"}, 2)[THREADS] == "7"
+    assert THREADS not in rank_environ({}, 1)
