@@ -49,7 +49,10 @@ class CfgTarget:
         specs: Mapping[Method, BatchSpec],
         methods: Collection[Method],
         deferred: Collection[str],
+        obstacle: str = "",
     ) -> None:
+        self.obstacle = obstacle
+        """Why the denoisers' calls can't be spread; empty when they can."""
         self._batcher, self._lockstep, self._specs = batcher, lockstep, specs
         self._methods: Collection[Method] = frozenset(methods)
         self._deferred: Collection[str] = frozenset(deferred)
@@ -66,9 +69,10 @@ class CfgTarget:
         """True when every rank says so."""
         return all(frame.facts for frame in self._lockstep.exchange("verdict", verdict))
 
-    def switch_off(self) -> None:
-        """From now on every rank runs everything by itself."""
-        self._methods, self._deferred = frozenset(), frozenset()
+    @property
+    def size(self) -> int:
+        """Ranks that share the work."""
+        return self._size
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Take calls; they run at the next poll."""
@@ -240,7 +244,23 @@ def cfg_target(batcher: Batcher, lockstep: Lockstep, found: Findings, hooks: Seq
         method for method in found.plain if pure and (method[0] in found.denoisers or method[1] == "decode")
     }
     deferred = {name for name in found.denoisers if found.counts_steps and (name, "forward") in methods}
-    return CfgTarget(batcher, lockstep, specs=_forwards(found), methods=methods, deferred=deferred)
+    return CfgTarget(
+        batcher,
+        lockstep,
+        specs=_forwards(found),
+        methods=methods,
+        deferred=deferred,
+        obstacle="" if any(name in found.denoisers for name, _ in methods) else _obstacle(found, hooks),
+    )
+
+
+def _obstacle(found: Findings, hooks: Sequence[CallHook]) -> str:
+    """Why no denoiser's call may be spread."""
+    if found.impurity:
+        return found.impurity
+    if hooks:
+        return "each rank needs all calls, since requests hook the model"
+    return "the denoiser answers with more than tensors"
 
 
 def _forwards(found: Findings) -> dict[Method, BatchSpec]:

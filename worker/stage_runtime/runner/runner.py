@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from stage_api.errors import Fault, SpecError
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
 from stage_runtime.core.memory import out_of_memory
@@ -306,20 +307,22 @@ class Runner:
             lockstep.vote(ended)
 
     def _try_spread(self, spread: CfgTarget, arguments: dict[str, Any], want: Any) -> Any:
-        """What the ranks make of a small request together. Where that is not `want`, each works by itself."""
-        again = _reseeded(arguments)
-        script = self._open("trial", again, again["generator"])
-        self._hub.run(["trial"])
-        result, error = script.result, script.error
-        self._hub.forget("trial")
-        why = "" if error is None else f"it failed: {type(error).__name__}: {error}"
-        why = why or differs(self._output.convert(result, None), self._output.convert(want, None))
+        """What the ranks make of a small request together.
+
+        Raises: SpecError, on every rank, when the model can't be shared, or comes out otherwise.
+        """
+        why = spread.obstacle
+        if not why:
+            again = _reseeded(arguments)
+            script = self._open("trial", again, again["generator"])
+            self._hub.run(["trial"])
+            result, error = script.result, script.error
+            self._hub.forget("trial")
+            why = "" if error is None else f"a small request failed: {type(error).__name__}: {error}"
+            why = why or differs(self._output.convert(result, None), self._output.convert(want, None))
         if not spread.agreed(why == ""):
-            log.warning(
-                "each rank makes all calls of the model", extra={"why": why or "another rank found so"}
-            )
-            spread.switch_off()
-            return want
+            expected = f"1 for this model: {why or 'another rank found so'}"
+            raise SpecError([Fault("spec.parallelism.cfg", expected, str(spread.size))])
         return result
 
     def _prove_replay(self, arguments: dict[str, Any], want: Any) -> str:
