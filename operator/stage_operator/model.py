@@ -63,6 +63,8 @@ class Api:
     """PodGroup of the scheduler plugins."""
     pod_monitor: str | None = None
     """PodMonitor of the Prometheus operator."""
+    nodes: bool = True
+    """Whether the nodes may be seen. Where not, `Objects.nodes` is empty and says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,29 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """An action of the plan before that the API server would not have: a quota, Pod Security, a wrong template."""
+
+    kind: str
+    name: str
+    reason: str
+    """The server's word for it, such as Forbidden, Invalid or AlreadyExists (a stranger has the name)."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
     """What the operator knows of one stage at one moment."""
 
     stage: Manifest
     api: Api
     pods: tuple[Manifest, ...] = ()
+    """Of a pod's spec only what the cache keeps of it: where it is bound, its grace, its gates."""
     nodes: Mapping[str, Manifest] = field(default_factory=lambda: MappingProxyType({}))
+    """Those that the pods are on. One that is missing has been deleted, if nodes may be seen at all."""
     children: Mapping[ChildKey, Manifest] = field(default_factory=lambda: MappingProxyType({}))
+    """All but the pods and the secret, which is never read."""
+    refusals: tuple[Refusal, ...] = ()
 
     @property
     def key(self) -> StageKey:
