@@ -77,6 +77,8 @@ class ScriptedExecutor:
         self.steps: dict[str, list[int]] = {}
         """Steps that each request was seen to do, kept after its end."""
         self.calls: list[Control] = []
+        self.deadlines: list[float | None] = []
+        """Until when each poll was to wait."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while a control call is carried out."""
         self.closed = 0
@@ -168,6 +170,7 @@ class ScriptedExecutor:
     def poll(self, deadline_s: float | None) -> Sequence[Outcome]:
         """One tick."""
         self._check_use()
+        self.deadlines.append(deadline_s)
         if self._gate is not None:
             gate, self._gate = self._gate, None
             gate.pass_through()

@@ -80,6 +80,21 @@ def test_an_output_that_never_comes_is_a_hang_also_while_others_move() -> None:
     assert isinstance(list(lost)[-1], Failed)
 
 
+def test_a_poll_waits_for_an_output_no_longer_than_until_it_counts_as_lost() -> None:
+    clock = ManualClock()
+    engine, executor = EngineBuilder().clock(clock).startup_timeout(20.0).loaded()
+    (_stream,) = engine.add([a_request("a", steps=50)])
+    engine.tick()
+    executor.stall("a")
+    executor.say_late(Computed("a"))
+    engine.tick()
+    computed_s = clock.now_s
+    for _ in range(3):
+        clock.advance(5.0)
+        engine.tick()
+        assert executor.deadlines[-1] == computed_s + 20.0
+
+
 def test_a_group_that_dies_while_nobody_polls_fails_the_engine_at_once() -> None:
     engine, executor = EngineBuilder().loaded()
     executor.die_unpolled(EngineDeadError("rank 1 was killed by SIGKILL", rank=1))

@@ -147,7 +147,7 @@ class Desk:
                 key=key,
                 pixels=pixels,
                 limit_s=limit_s,
-                patience_s=None if limit_s is None else limit_s - self._scheduler.still_s(now_s),
+                patience_s=None if limit_s is None else self._patience_s(limit_s, now_s),
             )
 
     def end_turn(self, turn: Turn, outcomes: Sequence[ExecutorOutcome]) -> str | None:
@@ -223,6 +223,12 @@ class Desk:
     def _limit_s(self, key: BatchKey | None, pixels: int) -> float:
         """How long nothing may move; where all is computed, how long outputs may be on their way."""
         return self._pace.output_limit_s if key is None else self._pace.limit_s(key, pixels)
+
+    def _patience_s(self, limit_s: float, now_s: float) -> float:
+        """How much longer may pass before something counts as a hang."""
+        patience_s = limit_s - self._scheduler.still_s(now_s)
+        late = self._scheduler.longest_materialising(now_s)
+        return patience_s if late is None else min(patience_s, self._pace.output_limit_s - late[1])
 
     def _moved(self, outcomes: Sequence[ExecutorOutcome]) -> set[str]:
         """The requests that were advanced on their slots."""
