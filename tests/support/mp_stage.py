@@ -70,8 +70,9 @@ def a_drawing(
     prompt: str = "a red circle",
     previews: int = 0,
     guidance: float | None = None,
+    side: int | None = None,
 ) -> Request:
-    """One picture to draw."""
+    """One picture to draw. `side`: its width and height in pixels; None: the model's own."""
     model = resolve_model(a_config().model)
     wishes = Wishes(
         prompt=prompt,
@@ -79,6 +80,8 @@ def a_drawing(
         seed=seed,
         partial_images=previews,
         guidance_scale=guidance,
+        width=side,
+        height=side,
     )
     (request,) = build_requests(model, wishes, request_id=request_id)
     return msgspec.structs.replace(request, request_id=request_id)

@@ -167,6 +167,14 @@ class StageProcess:
             assert httpx.get(f"{self._url}/readyz").status_code == 200
         return self._url
 
+    def wait_pod_ready(self) -> str:
+        """The URL of a pod's command, which tells it in its log only, once it answers on /readyz with 200."""
+        if not self._url:
+            url = self.wait_text(r'"url": "(http://[^"]+)"').group(1)
+            until(lambda: httpx.get(f"{url}/readyz").status_code == httpx.codes.OK, "it is ready")
+            self._url = url
+        return self._url
+
     def signal(self, number: signal.Signals) -> None:
         """Send it to the command."""
         self._process.send_signal(number)
