@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from stage_runtime.core.errors import DeviceLost, InternalError, InvalidRequest
+from stage_runtime.core.control import Sleep, Wake
+from stage_runtime.core.errors import DeviceLost, InternalError, InvalidRequest, ModelError
 from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Progressed
 from stage_runtime.pipelines.families.digits.model import DigitsModel
 from stage_runtime.runner.output import Made
@@ -287,6 +288,20 @@ def test_an_output_that_is_packed_elsewhere_leaves_the_runner_unconverted() -> N
     assert [(one.request_id, one.steps) for one in made] == [("a", 1)]
     assert deferring.convert(made[0].result) == completed.output
     assert completed.output.shape == (32, 32, 3)
+
+
+def test_weights_that_were_dropped_between_two_steps_are_read_again(lone: dict[str, np.ndarray]) -> None:
+    stage = step_stage()
+    stage.arrive(ASKED[0])
+    stage.tick()
+    freed = stage.worker.control(Sleep(level=2))
+    assert freed == stage.worker.control(Wake())
+    assert np.array_equal(stage.outputs()["a"], lone["a"])
+
+
+def test_ranks_that_would_share_its_guidance_are_refused() -> None:
+    with pytest.raises(ModelError, match="ranks can't divide it"):
+        step_worker(options=RunnerOptions(parallel=object()))  # type: ignore[arg-type]
 
 
 def test_time_is_told_by_phase_and_adds_up() -> None:
