@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,12 +167,3 @@ def metric(site: Site, pod: StageProcess, name: str) -> float:
     return sum(
         float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"omnistage_{name}")
     )
-
-
-def test_pods_that_are_told_to_stop_together_end_orderly(site: Site) -> None:
-    config = two_pods(data=2)
-    first, second = site.pod(config, 0), site.pod(config, 1)
-    wait_ready(site, first)
-    second.signal(signal.SIGTERM)
-    first.signal(signal.SIGTERM)
-    assert (first.wait(PROMPT_S), second.wait(PROMPT_S)) == (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from stage_api.topology import Topology
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.identity import life_of
 from stage_runtime.ipc.keys import load_server
+from stage_runtime.ipc.reach import listening_host
 
 _MAX_PORT: Final = 65_535
 
@@ -67,7 +67,9 @@ def listening_channel(environ: Mapping[str, str], life: str, on_gone: Callable[[
     Raises: SpecError for an environment or keys that are missing; zmq.ZMQError for a port that is taken.
     """
     point = meeting_point(environ)
-    every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return EngineChannel(
-        listen=(every, point.ranks_port), keys=load_server(point.keys), life=life, on_gone=on_gone
+        listen=(listening_host(point.host), point.ranks_port),
+        keys=load_server(point.keys),
+        life=life,
+        on_gone=on_gone,
     )

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from stage_runtime.exit import ENV_TERMINATION_LOG
 from stage_runtime.local.handover import Handover
 from stage_runtime.local.leash import ParentEnd
 from stage_runtime.local.manifest import local_config, local_stage
+from stage_runtime.local.others import OtherPods
 from stage_runtime.local.watch import Watch
 
 LOCAL_HOST: Final = "127.0.0.1"
@@ -41,8 +42,9 @@ def run(manifest: Path, *, host: str = LOCAL_HOST, port: int | None = None) -> i
     """
     stage = local_stage(manifest)
     config = local_config(stage)
-    with Handover(config) as handover:
-        return _Supervisor(config, stage.spec.failure_policy, handover, host, port).to_its_end()
+    with Handover(config) as handover, OtherPods(config) as others:
+        policy = stage.spec.failure_policy
+        return _Supervisor(config, policy, handover, others, (host, port)).to_its_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class _Ended:
 
     status: int
     """As subprocess has it: the exit code, or a signal's number below zero."""
+    report: TerminationReport | None
     at_s: float
     ready_at_s: float | None
 
@@ -68,13 +71,18 @@ class _Supervisor:
     """One life after another."""
 
     def __init__(
-        self, config: StageConfig, policy: FailurePolicySpec, handover: Handover, host: str, port: int | None
+        self,
+        config: StageConfig,
+        policy: FailurePolicySpec,
+        handover: Handover,
+        others: OtherPods,
+        listen: tuple[str, int | None],
     ) -> None:
         self._config = config
         self._policy = policy
         self._handover = handover
-        self._host = host
-        self._port = port
+        self._others = others
+        self._host, self._port = listen
         self._child: subprocess.Popen[bytes] | None = None
         self._asked_to_stop = False
         self._interrupted = False
@@ -88,14 +96,13 @@ class _Supervisor:
                 ended = self._live(epoch)
                 if ended is None:
                     return ExitCode.DRAINED
-                report = self._handover.report()
-                self._tell_end(ended.status, report)
+                self._tell_end(ended.status, ended.report)
                 if self._asked_to_stop:
                     return ended.code
                 decision = decide(
                     self._policy,
                     history,
-                    Evidence.of_exit(epoch, ended.code, report),
+                    Evidence.of_exit(epoch, ended.code, ended.report),
                     now_s=ended.at_s,
                     ready_for_s=ended.ready_for_s,
                     jitter=random.uniform(-1, 1),
@@ -118,16 +125,30 @@ class _Supervisor:
             ):  # until the child can be told, and in the child until it can listen: none is lost
                 if self._asked_to_stop:
                     return None
-                child = self._child = self._spawn(epoch, leash)
+                environ = self._environ(epoch)
+                child = self._child = self._spawn(environ, leash)
+                self._others.start(environ, child)
                 watch.start()  # its thread holds them back too, so that they come to this one
-            status = child.wait()
+            status, report = child.wait(), self._handover.report()
             at_s = time.monotonic()
+            failure = self._others.end()
+            if failure is not None and status == 0 and not self._asked_to_stop:
+                # It was ended, since another pod was gone.
+                status, report = failure.status, failure.report
             watch.end()
         if watch.port is not None:
             self._port = watch.port  # also where any free one was asked for: clients know it now
-        return _Ended(status, at_s, watch.ready_at_s)
+        return _Ended(status, report, at_s, watch.ready_at_s)
 
-    def _spawn(self, epoch: int, leash: ParentEnd) -> subprocess.Popen[bytes]:
+    def _environ(self, epoch: int) -> dict[str, str]:
+        return {
+            **os.environ,
+            **self._others.environ(),
+            names.ENV_STAGE: self._config.name,
+            names.ENV_EPOCH: str(epoch),
+        }
+
+    def _spawn(self, environ: Mapping[str, str], leash: ParentEnd) -> subprocess.Popen[bytes]:
         listen = ("--host", self._host, *(("--port", str(self._port)) if self._port is not None else ()))
         child = subprocess.Popen(
             [
@@ -135,12 +156,7 @@ class _Supervisor:
                 *(*listen, "--leash", str(leash.fd)),
             ],
             stdin=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                names.ENV_STAGE: self._config.name,
-                names.ENV_EPOCH: str(epoch),
-                ENV_TERMINATION_LOG: self._handover.report_path,
-            },
+            env={**environ, ENV_TERMINATION_LOG: self._handover.report_path},
             pass_fds=(leash.fd,),
             process_group=0,  # a terminal's Ctrl-C comes here only, and reaches the child once
         )

@@ -20,6 +20,7 @@ from stage_runtime import log as logs
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
 from stage_runtime.ipc.parent import end_with
+from stage_runtime.ipc.reach import listening_host
 
 if TYPE_CHECKING:
     from stage_api.config import StageConfig
@@ -139,7 +140,7 @@ def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> P
     store = None
     if rank == 0:
         host, port = _store_address(topology.pods)
-        store, port = serve_store("127.0.0.1" if topology.pods == 1 else _every_address(), port)
+        store, port = serve_store(listening_host(host), port)
         channel.send(Serving(rank, (host, port)))
     meet = _hear(channel, Meet, timeout_s)
     context = join(topology, rank, meet.store, epoch, timeout_s, _device(config, rank))
@@ -154,12 +155,6 @@ def _store_address(pods: int) -> tuple[str, int]:
         return "127.0.0.1", 0
     port = os.environ.get(names.ENV_MASTER_PORT)
     return os.environ[names.ENV_MASTER_ADDR], int(port) if port else names.MASTER_PORT
-
-
-def _every_address() -> str:
-    import socket
-
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def _device(config: StageConfig, rank: int) -> object:
