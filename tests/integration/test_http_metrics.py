@@ -36,6 +36,8 @@ def test_gauges_tell_the_load_while_a_tick_runs() -> None:
         assert seen["omnistage_oldest_waiting_age_seconds", ""] > 0
         assert seen["omnistage_outstanding_cost", ""] == 4 * 10 * 64 * 64
         assert seen["omnistage_outstanding", "records"] == 4
+        assert seen["omnistage_slots", ""] == 1
+        assert 0 < seen["omnistage_tick_elapsed_seconds", ""] < seen["omnistage_tick_limit_seconds", ""]
         gate.open()
         assert [one.result(PATIENCE_S).status_code for one in asked] == [200, 200]
 
@@ -52,6 +54,18 @@ def test_an_idle_stage_shows_that_it_holds_nothing() -> None:
         assert seen["omnistage_outstanding_cost", ""] == 0
         held = {kind: value for (name, kind), value in seen.items() if name == "omnistage_outstanding"}
         assert held == {"records": 0, "untold": 0, "scripts": 0}
+
+
+def test_answers_are_counted_by_status_and_probes_are_not() -> None:
+    with HttpStage() as stage, stage.client() as client:
+        for path in ("/livez", "/readyz", "/metrics"):
+            client.get(path)
+        client.get("/v1/models")
+        client.post(IMAGES_URL, json={"prompt": 7})
+        client.get("/nothing")
+        seen = scraped(stage)
+        answers = {code: n for (name, code), n in seen.items() if name == "omnistage_answers_total" and n}
+        assert answers == {"200": 1, "400": 1, "404": 1}
 
 
 def test_the_phase_and_the_model_are_told() -> None:

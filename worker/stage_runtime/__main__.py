@@ -110,7 +110,7 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     engine = build_stage_engine(config, model, epoch=_epoch(), log_as=config.name)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     drain = Drain()
-    app = build_app(config, model, engine, drain)
+    app = build_app(config, model, engine, drain, epoch=_epoch())
     engine.start()
     if leash is not None:
         leash.tell(url_of(listening))

@@ -117,13 +117,20 @@ def client_of(engine: StageEngine) -> StageClient:
     return RemoteStage(engine) if isinstance(engine, RemoteEngine) else InlineStage(engine)
 
 
-def build_app(config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain) -> FastAPI:
+def build_app(
+    config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain, *, epoch: int = 0
+) -> FastAPI:
     """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it."""
     from stage_runtime.server.app import Settings, create_app
 
     metrics = Metrics(config.name)
     engine.observe(metrics)
-    settings = Settings(stage_name=config.name, served_name=config.served_name)
+    settings = Settings(
+        stage_name=config.name,
+        served_name=config.served_name,
+        world_size=config.topology().world_size,
+        epoch=epoch,
+    )
     return create_app(client_of(engine), model, settings, metrics=metrics, drain=drain)
 
 

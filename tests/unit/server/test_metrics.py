@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stage_runtime.core.errors import AdmissionFull
-from stage_runtime.core.outcome import Aborted, Completed, PhaseSeconds
+from stage_runtime.core.outcome import Aborted, Completed, Failed, PhaseSeconds
 from stage_runtime.metrics import Metrics
 from support.builders import EngineBuilder, a_request, some_requests, tick_out
 from support.scripted import ManualClock, pixel
@@ -103,6 +103,25 @@ def test_waves_queues_and_ends_are_measured_by_the_engines_clock() -> None:
     assert seen["omnistage_request_seconds_sum", "completed"] == (2 + 2) + (4 + 2)
     assert seen["omnistage_request_seconds_sum", "failed"] == 2 + 1
     assert [stream.ended for stream in streams] == [True] * 3
+
+
+def test_a_failure_is_counted_under_its_reason_and_an_unknown_one_under_other() -> None:
+    metrics = Metrics("test")
+    for code in ("out_of_memory", "engine_hung", "not_a_code_of_ours"):
+        metrics.on_ended(Failed("a", "why", code=code), 1.0)
+    seen = samples(metrics)
+    counted = {r: n for (name, r), n in seen.items() if name == "omnistage_failures_total" and n}
+    assert counted == {"out_of_memory": 1, "engine_hung": 1, "other": 1}
+
+
+def test_an_answer_of_any_status_makes_no_series_of_its_own() -> None:
+    metrics = Metrics("test")
+    before = set(samples(metrics))
+    for status in range(100, 600):
+        metrics.on_answered(status)
+    seen = samples(metrics)
+    assert set(seen) == before
+    assert sum(value for (name, _), value in seen.items() if name == "omnistage_answers_total") == 500
 
 
 def test_warm_up_leaves_no_trace() -> None:

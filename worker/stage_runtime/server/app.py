@@ -53,6 +53,8 @@ class Settings:
 
     stage_name: str
     served_name: str
+    world_size: int = 1
+    epoch: int = 0
 
 
 def create_app(
@@ -69,7 +71,8 @@ def create_app(
     """
     metrics = metrics or Metrics(settings.stage_name)
     drain = drain or Drain()
-    readings = StageReadings(stage, model, settings.served_name)
+    world = {"world_size": settings.world_size, "epoch": settings.epoch}
+    readings = StageReadings(stage, model, settings.served_name, world)
     metrics.watch(readings)
     encoder = Encoder()
 
@@ -96,7 +99,7 @@ def create_app(
 
     @app.get(names.PATH_METRICS, include_in_schema=False)
     async def scrape() -> Response:
-        await readings.count_held()
+        await readings.ask()
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
     app.include_router(models.routes(stage, model, settings.served_name))
@@ -107,5 +110,5 @@ def create_app(
     app.add_middleware(CrowdLimit)
     app.add_middleware(UnderWay, drain=drain)
     app.add_middleware(LastResort)
-    app.add_middleware(RequestIds)
+    app.add_middleware(RequestIds, on_answer=metrics.on_answered)
     return app

@@ -27,10 +27,10 @@ from stage_runtime.server.answers import EventStream, Pieces, event, unless_gone
 from stage_runtime.server.drain import Drain
 from stage_runtime.server.encode import Encoder
 from stage_runtime.server.errors import ModelNotFound, error_body, field_of
+from stage_runtime.server.limits import CLIENT_GONE
 from stage_runtime.server.schema import ImageRequest
 from stage_runtime.stage.client import Outcomes, StageClient
 
-CLIENT_GONE: Final = 499  # nobody reads it; it stands in the log
 PARTIAL: Final = "image_generation.partial_image"
 COMPLETED: Final = "image_generation.completed"
 NO_USAGE: Final = {

@@ -11,6 +11,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,6 +27,7 @@ BODY_TIMEOUT_S: Final = 30.0  # to receive one whole body
 CROWDED: Final = "crowded"
 """Key in the state of a connection that is one too many."""
 CROWDED_RETRY_AFTER_S: Final = 5.0
+CLIENT_GONE: Final = 499  # nobody reads it; it stands in the log and in the metrics
 REQUEST_ID_HEADER: Final = "x-request-id"
 
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
@@ -37,8 +39,10 @@ log = logging.getLogger(__name__)
 class RequestIds:
     """Gives each request an id, the client's own when it is sane, sends it back, and logs one line an answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[int], None] = lambda status: None) -> None:
+        """`on_answer` is told the status of each answer but to probes; 499 where the client left before."""
         self._app = app
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The id is in `scope["state"]["request_id"]` and in the log's context meanwhile."""
@@ -61,7 +65,10 @@ class RequestIds:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
+            is_probe = scope["path"] in _PROBES
+            if not is_probe:
+                self._on_answer(status or CLIENT_GONE)
+            level = logging.DEBUG if is_probe else logging.INFO
             log.log(level, "answered", extra=_line(scope, status, time.monotonic() - started_s))
             logs.request_id.reset(token)
 
