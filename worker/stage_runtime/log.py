@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -17,6 +18,9 @@ from typing import Final, TextIO
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The x-request-id of the HTTP request that the current task serves."""
 
+ENV_LEVEL: Final = "OMNISTAGE_LOG_LEVEL"
+"""Least level of what is logged, where nobody says otherwise."""
+
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "asctime",
     "color_message",  # uvicorn's copy of the message for terminals
@@ -25,12 +29,17 @@ _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))
 }
 
 
-def configure(stage: str, *, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send every logger of the process to `stream` (standard error), plain when it is a terminal."""
+def configure(
+    stage: str, *, level: str | None = None, stream: TextIO | None = None, rank: int | None = None
+) -> None:
+    """Send every logger of the process to `stream` (standard error), plain when it is a terminal.
+
+    `rank` is told with each line of a rank's own process.
+    """
     target = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(target)
-    handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter(stage))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter(stage, rank))
+    logging.basicConfig(level=level or os.environ.get(ENV_LEVEL) or "INFO", handlers=[handler], force=True)
     # Its two lines per start say nothing that ours do not.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
@@ -38,9 +47,9 @@ def configure(stage: str, *, level: str = "INFO", stream: TextIO | None = None) 
 class JsonFormatter(logging.Formatter):
     """A record as one line of JSON: time, level, logger, message, stage, request_id, then its fields."""
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, rank: int | None = None) -> None:
         super().__init__()
-        self._stage = stage
+        self._stage, self._rank = stage, rank
 
     def format(self, record: logging.LogRecord) -> str:
         """Values that JSON can't hold are shown as `repr` does."""
@@ -51,6 +60,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "stage": self._stage,
         }
+        if self._rank is not None:
+            line["rank"] = self._rank
         if (current := request_id.get()) is not None:
             line["request_id"] = current
         line.update(_fields(record))

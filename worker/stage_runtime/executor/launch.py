@@ -1,7 +1,8 @@
-"""How a rank's process is started: its command line and its environment. Pure."""
+"""How a rank's process is started: its command line and its environment."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+
+from stage_runtime.log import ENV_LEVEL
 
 THREADS: Final = "OMP_NUM_THREADS"
 
@@ -50,8 +53,12 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 def rank_environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """A rank's environment: the cores are shared out among the `ranks` of this pod, unless somebody has decided."""
-    shared = {**environ, "PYTHONUNBUFFERED": "1"}
+    """A rank's environment: the cores are shared out among the `ranks` of this pod, unless somebody has decided.
+
+    Ranks log what this process logs: nothing of their start in somebody's own program, all of it in a pod.
+    """
+    level = logging.getLevelName(logging.getLogger("stage_runtime").getEffectiveLevel())
+    shared = {ENV_LEVEL: level, **environ, "PYTHONUNBUFFERED": "1"}
     if ranks > 1 and not environ.get(THREADS):
         shared[THREADS] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     return shared

@@ -94,7 +94,7 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     rank = arguments.rank
     setup = _hear(channel, Setup, arguments.startup)
     config = parse(setup.config)
-    logs.configure(config.name)
+    logs.configure(config.name, rank=rank)
     channel.send(Starting(rank, "importing torch"))
     import torch  # noqa: F401 - the longest part of it
 
