@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench generate verify pins clean
+.PHONY: help setup demo test lint format bench generate verify pins images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ verify: $(READY)  ## Fail if a generated file or a checkpoint differs from its s
 
 pins: $(READY)  ## Write constraints/*.txt from what is installed
 	$(BIN)/python hack/pin.py
+
+images:  ## Build the two images with buildah, podman or docker (hack/images says what can be set)
+	@hack/images
 
 clean:  ## Remove what was built; keep the virtual environment
 	rm -rf build demo-output dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
