@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from stage_api import names
 from stage_api.errors import SpecError
-from stage_runtime.executor.pods import MeetingPoint, meeting_point, pod_ordinal, spanning_life
-from support.far_pod import two_pods
+from stage_runtime.executor.pods import (
+    MeetingPoint,
+    listening_channel,
+    meeting_point,
+    pod_ordinal,
+    spanning_life,
+)
+from stage_runtime.ipc.reach import listening_host
+from support.far_pod import key_folder, pod_environ, two_pods
 from support.mp_stage import a_config
 
 
@@ -49,3 +57,28 @@ def test_lives_differ_by_epoch_and_topology_and_matter_between_pods_only() -> No
     lives = {spanning_life(copies, 0), spanning_life(copies, 1), spanning_life(guidance, 0)}
     assert len(lives) == 3
     assert spanning_life(a_config(data=2).topology(), 0) == ""
+
+
+def test_a_port_that_is_taken_is_a_fault_of_the_environment(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        environ = pod_environ(0, master="127.0.0.1", keys=key_folder(tmp_path / "keys"), epoch=0, port=port)
+        with pytest.raises(
+            SpecError, match=f"{names.ENV_RANKS_PORT}: expected a port that is free, got {port}"
+        ):
+            listening_channel(environ, "1.0.abc", lambda rank: None)
+
+
+@pytest.mark.parametrize(
+    ("master", "hosts"),
+    [
+        ("127.0.0.1", {"127.0.0.1"}),
+        ("::1", {"::1"}),
+        ("10.1.2.3", {"::", "0.0.0.0"}),
+        ("flux-0-e1-0.flux-ranks.art.svc", {"::", "0.0.0.0"}),
+    ],
+)
+def test_pods_of_one_machine_are_heard_on_that_machine_only(master: str, hosts: set[str]) -> None:
+    assert listening_host(master) in hosts

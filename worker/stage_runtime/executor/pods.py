@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import zmq
 from msgspec import Struct
 
 from stage_api import names
@@ -64,12 +65,13 @@ def spanning_life(topology: Topology, epoch: int) -> str:
 def listening_channel(environ: Mapping[str, str], life: str, on_gone: Callable[[int], None]) -> EngineChannel:
     """The engine's end for the ranks of all pods: this one's come as always, the others' over TCP.
 
-    Raises: SpecError for an environment or keys that are missing; zmq.ZMQError for a port that is taken.
+    Raises: SpecError for an environment or keys that are missing, or a port that is taken.
     """
     point = meeting_point(environ)
-    return EngineChannel(
-        listen=(listening_host(point.host), point.ranks_port),
-        keys=load_server(point.keys),
-        life=life,
-        on_gone=on_gone,
-    )
+    listen = listening_host(point.host), point.ranks_port
+    keys = load_server(point.keys)
+    try:
+        return EngineChannel(listen=listen, keys=keys, life=life, on_gone=on_gone)
+    except zmq.ZMQError as error:
+        fault = Fault(names.ENV_RANKS_PORT, "a port that is free", f"{point.ranks_port}: {error.strerror}")
+        raise SpecError([fault]) from error
