@@ -1,0 +1,351 @@
+"""The API server: every request that the operator makes for itself, and what can come of one.
+
+Objects go in and come out as plain mappings. A request waits for its turn, and as long as the server asks; what goes
+wrong is one of four errors, so that callers choose by type and never by a code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.dynamic import DynamicClient
+
+from stage_api import names
+from stage_operator.model import FIELD_MANAGER, Manifest
+from stage_operator.rate import Bucket
+
+REQUEST_S: Final = 15.0
+LIST_S: Final = 60.0
+CONNECT_S: Final = 5.0
+PAGE: Final = 500
+_TRIES_WHEN_BUSY: Final = 4
+_LONGEST_ASKED_S: Final = 30.0
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+
+
+class KubeError(Exception):
+    """A request that didn't do what it was for."""
+
+    def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.message: Final = message
+        self.code: Final = code  # of HTTP; 0 where there was no answer
+        self.reason: Final = reason  # the server's word for it, such as AlreadyExists
+
+
+class Missing(KubeError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(KubeError):
+    """It is there already, or has changed since it was read."""
+
+
+class Refused(KubeError):
+    """The server doesn't want this request, and wouldn't if it came again."""
+
+
+class Trouble(KubeError):
+    """No answer, or one that says nothing about the request. Whether it was carried out isn't known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind, as URLs name it."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL's path; no namespace is all of them."""
+        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+        parts = [root]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part is not None]
+        return "/".join(parts)
+
+
+STAGES: Final = Resource(names.API_VERSION, names.KIND, names.PLURAL)
+PODS: Final = Resource("v1", "Pod", "pods")
+NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
+SECRETS: Final = Resource("v1", "Secret", "secrets")
+LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
+EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
+
+_PLURALS: Final = {
+    **{each.kind: each.plural for each in (STAGES, PODS, NODES, SECRETS, LEASES, EVENTS)},
+    "ConfigMap": "configmaps",
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodGroup": "podgroups",
+    "PodMonitor": "podmonitors",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+}
+
+
+def resource_of(api_version: str, kind: str) -> Resource:
+    """The resource of a manifest. KeyError for a kind that the operator has no business with."""
+    return Resource(api_version, kind, _PLURALS[kind], namespaced=kind != NODES.kind)
+
+
+class Meter(Protocol):
+    """Who is told of requests."""
+
+    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """One was answered, or not (code 0), after so long."""
+
+    def throttled(self, seconds: float) -> None:
+        """One had to wait for its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All that there was at one version."""
+
+    items: tuple[Manifest, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    verb: str
+    method: str
+    path: str
+    resource: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: Mapping[str, Any] | None = None
+    content_type: str = "application/json"
+    timeout_s: float = REQUEST_S
+    in_turn: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+async def configure(kubeconfig: str | None) -> Configuration:
+    """How to reach the API server: by that file, else as a pod does, else by KUBECONFIG or ~/.kube/config."""
+    configuration = Configuration()
+    if kubeconfig is None:
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
+    else:
+        await config.load_kube_config(kubeconfig, client_configuration=configuration)
+    return configuration
+
+
+class Kube:
+    """A client for one event loop."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        meter: Meter,
+        bucket: Bucket,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.configuration: Final = configuration
+        self._client = ApiClient(configuration)
+        self._client.user_agent = FIELD_MANAGER
+        # Without its discovery, which keeps a file that outlives what it says.
+        self._dynamic = DynamicClient(self._client)
+        self._meter = meter
+        self._bucket = bucket
+        self._clock = clock
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest:
+        """One object."""
+        return await self._ask(_Call("get", "get", resource.path(namespace, name), resource.plural))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        selector: str | None = None,
+        slim: Callable[[Manifest], Manifest] = lambda item: item,
+    ) -> Listing:
+        """All objects, page by page; each is slimmed as it comes, since whole ones may be large."""
+        items: list[Manifest] = []
+        token = None
+        while True:
+            query = [("limit", str(PAGE))]
+            query += [] if selector is None else [("labelSelector", selector)]
+            query += [] if token is None else [("continue", token)]
+            path = resource.path(namespace)
+            page = await self._ask(
+                _Call("list", "get", path, resource.plural, query=tuple(query), timeout_s=LIST_S)
+            )
+            # Items of a list don't say what they are.
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items.extend(slim({**kind, **item}) for item in page["items"])
+            token = page["metadata"].get("continue")
+            if not token:
+                return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
+
+    async def create(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
+        """Make an object. Conflict if the name is taken."""
+        resource, namespace, _ = _where(manifest)
+        path = resource.path(namespace)
+        return await self._ask(
+            _Call("create", "post", path, resource.plural, _AS_US, manifest, in_turn=in_turn)
+        )
+
+    async def replace(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
+        """Store an object as it is. Conflict if it has changed since the version that the manifest names."""
+        resource, namespace, name = _where(manifest)
+        path = resource.path(namespace, name)
+        return await self._ask(
+            _Call("update", "put", path, resource.plural, _AS_US, manifest, in_turn=in_turn)
+        )
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply, taking the fields from whoever had them."""
+        resource, namespace, name = _where(manifest)
+        query = (*_AS_US, ("force", "true"))
+        path = resource.path(namespace, name)
+        return await self._ask(_Call("apply", "patch", path, resource.plural, query, manifest, _APPLY))
+
+    async def merge(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Manifest,
+        *,
+        subresource: str | None = None,
+    ) -> Manifest:
+        """Change what the patch names. Conflict if it names a version that isn't the present one."""
+        path = resource.path(namespace, name, subresource)
+        return await self._ask(_Call("patch", "patch", path, resource.plural, _AS_US, patch, _MERGE))
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_s: int | None = None,
+    ) -> Manifest:
+        """Delete an object, which may take its grace to go. Missing, or Conflict if another has its name now.
+
+        The answer is the object, or a Status where it is gone already.
+        """
+        body: Manifest = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+        }
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        path = resource.path(namespace, name)
+        return await self._ask(_Call("delete", "delete", path, resource.plural, body=body))
+
+    async def fetch(self, path: str, *, timeout_s: float = REQUEST_S) -> Manifest:
+        """What the API server says of itself, such as its version or the kinds that it has."""
+        return await self._ask(_Call("get", "get", path, "discovery", timeout_s=timeout_s))
+
+    async def _ask(self, call: _Call) -> Manifest:
+        for _ in range(_TRIES_WHEN_BUSY):
+            if call.in_turn and (wait_s := self._bucket.take(self._clock())) > 0:
+                self._meter.throttled(wait_s)
+                await asyncio.sleep(wait_s)
+            try:
+                return await self._send(call)
+            except ApiException as error:
+                if error.status != 429:
+                    raise _fault(call, error) from None
+                busy = error
+                self._bucket.close(self._clock() + _asked_s(error))
+                if not call.in_turn:
+                    break
+        raise _fault(call, busy) from None
+
+    async def _send(self, call: _Call) -> Manifest:
+        began = self._clock()
+        code = 0
+        try:
+            response = await self._dynamic.request(
+                call.method,
+                call.path,
+                body=call.body,
+                query_params=list(call.query),
+                header_params=dict(call.headers),
+                content_type=call.content_type,
+                serialize=False,
+                _request_timeout=aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=CONNECT_S),
+            )
+            code = response.status
+            answer: Manifest = json.loads(await response.read())
+        except ApiException as error:
+            code = error.status or 0
+            raise
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise Trouble(f"{call.verb} {call.path}: {what}", reason=type(error).__name__) from error
+        finally:
+            self._meter.request(call.verb, call.resource, code, self._clock() - began)
+        return answer
+
+
+_AS_US: Final = (("fieldManager", FIELD_MANAGER),)
+
+
+def _where(manifest: Manifest) -> tuple[Resource, str | None, str]:
+    metadata = manifest["metadata"]
+    resource = resource_of(manifest["apiVersion"], manifest["kind"])
+    return resource, metadata.get("namespace"), metadata["name"]
+
+
+def _fault(call: _Call, error: ApiException) -> KubeError:
+    code = int(error.status or 0)
+    status = _status(error)
+    reason = str(status.get("reason") or "")
+    text = f"{call.verb} {call.path}: {status.get('message') or error.reason or code}"
+    if code in (404, 410):
+        return Missing(text, code=code, reason=reason)
+    if code == 409:
+        return Conflict(text, code=code, reason=reason)
+    # 401 is a token that has just run out: the next request brings a fresh one.
+    if code in (400, 403, 405, 413, 415, 422):
+        return Refused(text, code=code, reason=reason)
+    return Trouble(text, code=code, reason=reason)
+
+
+def _status(error: ApiException) -> Mapping[str, Any]:
+    """The Status object in an answer; nothing where a proxy answered in the server's stead."""
+    try:
+        parsed = json.loads(error.body or b"")
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _asked_s(error: ApiException) -> float:
+    """How long a busy server asks to be left alone."""
+    try:
+        asked = float((error.headers or {}).get("Retry-After", ""))
+    except ValueError:
+        asked = 1.0
+    return min(max(asked, 0.1), _LONGEST_ASKED_S)

@@ -1,0 +1,261 @@
+"""The watches, and nothing else of kopf: no finalizers, no annotations, no timers, no peering.
+
+kopf runs in a thread with a loop of its own. There it may end on any error within a stream, and when it ends it
+cancels every task of its loop that is younger than itself; here it is entered again, and nobody else's tasks are in
+its reach. Events cross over in batches. That a watch began anew is seen in the requests it makes: kopf tells of what
+is there after a gap, and not of what is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import aiohttp
+import kopf
+from kubernetes.aio.client.configuration import Configuration
+
+from stage_api import names
+from stage_operator.cache import NODE, POD, STAGE
+from stage_operator.metrics import Metrics
+from stage_operator.model import FIELD_MANAGER, Manifest
+from stage_operator.resync import OURS
+
+WATCH_S: Final = 90
+"""How long one watch request lasts. It is asked for again from where it was."""
+INACTIVE_S: Final = 70.0
+STOP_S: Final = 5.0
+"""How long is waited for kopf to end."""
+_BATCH: Final = 500  # events handled before others get their turn
+_KINDS: Final = {names.PLURAL: STAGE, "pods": POD, "nodes": NODE}
+
+log = logging.getLogger(__name__)
+
+
+class GivingUp(Exception):
+    """The watches ended too often. A new process may do better."""
+
+
+class Restarts:
+    """When ended watches are begun again: after 1 to 30 s, but not 10 times in 10 minutes."""
+
+    MOST: Final = 10
+    WITHIN_S: Final = 600.0
+    LONGEST_S: Final = 30.0
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque()
+
+    def wait_s(self, now: float) -> float | None:
+        """They have ended once more; how long to wait, or None to give up."""
+        self._ends.append(now)
+        while self._ends[0] <= now - self.WITHIN_S:
+            self._ends.popleft()
+        if len(self._ends) >= self.MOST:
+            return None
+        return float(min(2 ** (len(self._ends) - 1), self.LONGEST_S))
+
+
+class Watches:
+    """Watches stages, their pods and perhaps the nodes. All calls come in the loop in which it was made."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        metrics: Metrics,
+        *,
+        namespaces: tuple[str, ...],
+        nodes: bool,
+        on_event: Callable[[str, str | None, Manifest], None],
+        on_list: Callable[[str], None],
+    ) -> None:
+        """`on_event` gets kind, type and object; `on_list` the kind whose watch began anew."""
+        self._configuration = configuration
+        self._metrics = metrics
+        self._namespaces = namespaces
+        self._nodes = nodes
+        self._on_event = on_event
+        self._on_list = on_list
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[tuple[str, str | None, Manifest]] = deque()
+        self._poked = False
+        self._moved_at = time.monotonic()
+        self._stop: Callable[[], None] | None = None
+        self._listed: set[str] = set()
+
+    def quiet_s(self) -> float:
+        """How long no watch has asked or heard anything."""
+        return time.monotonic() - self._moved_at
+
+    async def run(self, reachable: Callable[[], Any]) -> None:
+        """Watch until cancelled. GivingUp if it can't be done.
+
+        `reachable` returns once the API server answers: what ends while it doesn't says nothing.
+        """
+        restarts = Restarts()
+        while True:
+            await reachable()
+            self._moved_at = time.monotonic()
+            error = await self._once()
+            reason = "ended" if error is None else type(error).__name__
+            self._metrics.watch_restarted("all", reason)
+            wait_s = restarts.wait_s(time.monotonic())
+            log.warning("the watches ended", extra={"error": str(error), "again_in_s": wait_s})
+            if wait_s is None:
+                raise GivingUp(f"the watches ended {Restarts.MOST} times; the last time by {error}")
+            await asyncio.sleep(wait_s)
+
+    async def _once(self) -> BaseException | None:
+        """Run kopf until it ends, and say by what."""
+        ended: Future[BaseException | None] = Future()
+        thread = threading.Thread(target=self._thread, args=(ended,), name="watches", daemon=True)
+        thread.start()
+        try:
+            return await asyncio.wrap_future(ended)
+        finally:
+            if (stop := self._stop) is not None:
+                stop()
+            await asyncio.to_thread(thread.join, STOP_S)
+
+    # What follows runs in kopf's thread.
+
+    def _thread(self, ended: Future[BaseException | None]) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._kopf())
+        except BaseException as caught:  # noqa: BLE001 - whatever it is, it is the other loop's to judge
+            error = caught
+        self._stop = None
+        if not ended.cancelled():
+            ended.set_result(error)
+
+    async def _kopf(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._stop = lambda: _quietly(loop, stop.set)
+        where = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        await kopf.operator(
+            registry=self._registry(), settings=_settings(), standalone=True, stop_flag=stop, **where
+        )
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            return kopf.AiohttpSession(
+                server=self._configuration.host, aiohttp_session=_session(self._configuration, self._observe)
+            )
+
+        def pass_on(kind: str) -> Callable[..., Any]:
+            async def handler(event: Any, **_: Any) -> None:
+                self._deliver(kind, event["type"], event["object"])
+
+            return handler
+
+        kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, id="stage", registry=registry)(pass_on(STAGE))
+        kopf.on.event("", "v1", "pods", id="pod", registry=registry)(pass_on(POD))
+        if self._nodes:
+            kopf.on.event("", "v1", "nodes", id="node", registry=registry)(pass_on(NODE))
+        return registry
+
+    async def _observe(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Every request of the watches passes here."""
+        kind = _KINDS.get(request.url.name)
+        verb = "watch" if "watch" in request.url.query else "list"
+        began = self._moved_at = time.monotonic()
+        code = 0
+        try:
+            response = await handler(request)
+            code = response.status
+        finally:
+            self._moved_at = time.monotonic()
+            self._metrics.request(
+                verb, request.url.name if kind else "discovery", code, self._moved_at - began
+            )
+        if kind is not None and verb == "list" and code == 200 and "continue" not in request.url.query:
+            _quietly(self._loop, self._begun, kind)
+        return response
+
+    def _deliver(self, kind: str, type_: str | None, obj: Manifest) -> None:
+        self._inbox.append((kind, type_, obj))
+        if not self._poked:
+            self._poked = True
+            _quietly(self._loop, self._drain)
+
+    # What follows runs in the operator's own loop.
+
+    def _drain(self) -> None:
+        self._poked = False
+        for _ in range(_BATCH):
+            if not self._inbox:
+                return
+            self._on_event(*self._inbox.popleft())
+        self._poked = True
+        self._loop.call_soon(self._drain)
+
+    def _begun(self, kind: str) -> None:
+        if kind in self._listed:
+            self._metrics.watch_restarted(kind, "gap")
+        self._listed.add(kind)
+        self._on_list(kind)
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.process.ultimate_exiting_timeout = None  # it would kill the whole process
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True  # needs rights to namespaces and definitions
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10)
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.inactivity_timeout = INACTIVE_S
+    settings.watching.chunk_size = 500
+    settings.watching.label_selectors["pods"] = OURS
+    # Never written, since nothing here asks for it; ours all the same.
+    settings.persistence.finalizer = f"{names.GROUP}/unused"
+    return settings
+
+
+def _session(configuration: Configuration, observe: Any) -> aiohttp.ClientSession:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+
+    async def authorise(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """With the present token: a pod's is renewed every now and then."""
+        for setting in (await configuration.auth_settings()).values():
+            request.headers["Authorization"] = str(setting["value"])
+        return await handler(request)
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=context),
+        headers={"User-Agent": f"{FIELD_MANAGER}-watches"},
+        middlewares=(observe, authorise),
+        trust_env=True,
+    )
+
+
+def _quietly(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    """Have another loop call it; one that is closed has no use for it any more."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
