@@ -54,7 +54,9 @@ class StageConfig(Contract):
             name=stage.metadata.name,
             namespace=stage.metadata.namespace,
             model=spec.model.model_copy(update={"name": stage.served_name}),
-            engine=spec.engine,
+            engine=EngineSpec.model_validate(
+                {name: getattr(spec.engine, name) for name in EngineSpec.model_fields}
+            ),
             parallelism=spec.parallelism,
             ranks_per_pod=spec.ranks_per_pod,
             topology_digest=derive(spec.parallelism, spec.ranks_per_pod).digest,

@@ -48,6 +48,20 @@ class BackoffSpec(Contract):
     )
 
 
+class NodeLostSpec(Contract):
+    """What follows when a node no longer answers."""
+
+    grace_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
+        default=45,
+        description="How long a node may be silent before its replicas count as lost and begin another life.",
+    )
+    force_delete_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
+        default=120,
+        description="How long the pods of a lost replica are waited for before they are deleted without their node; "
+        "at once, if the node is gone or marked as out of service.",
+    )
+
+
 class FailurePolicySpec(Contract):
     """What follows when a replica ends by itself.
 
@@ -68,6 +82,9 @@ class FailurePolicySpec(Contract):
         default=600,
         description="A replica that was ready for so long starts again without a wait, "
         "and the waits after it begin with the first again.",
+    )
+    node_lost: NodeLostSpec = Field(
+        default=NodeLostSpec(), description="What follows when a node no longer answers."
     )
 
 

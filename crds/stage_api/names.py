@@ -27,10 +27,12 @@ LABEL_STAGE: Final = f"{GROUP}/stage"  # name of the DiffusionStage
 LABEL_REPLICA: Final = f"{GROUP}/replica"  # index of the replica, on pods
 LABEL_EPOCH: Final = f"{GROUP}/epoch"  # count of the replica's lives, on pods
 LABEL_ORDINAL: Final = f"{GROUP}/ordinal"  # index of the pod in its replica, on pods
+LABEL_REVISION: Final = f"{GROUP}/revision"  # of the user's spec that the pod was made from, on pods
 LABEL_RANK0: Final = f"{GROUP}/rank0"  # "true" on the pod that holds rank 0 and serves HTTP
 
 # Annotations, for values that a label can't hold.
 ANNOTATION_MODEL: Final = f"{GROUP}/model"  # the served model name as the user wrote it
+ANNOTATION_RESTART: Final = f"{GROUP}/restart"  # on the stage, by its user: another value asks for a restart
 ANNOTATION_TOPOLOGY: Final = f"{GROUP}/topology"  # digest of the rank topology, on pods
 
 # Environment of a pod. What is the same for every pod of a stage is in the config file instead.
@@ -49,6 +51,21 @@ ENV_GROUP_RANK: Final = "GROUP_RANK"  # torchrun's: index of this pod in the rep
 
 ENV_RANKS_PORT: Final = "OMNISTAGE_RANKS_PORT"  # port for ranks of other pods, where RANKS_PORT can't be had
 ENV_KEYS: Final = "OMNISTAGE_KEYS"  # folder of the stage's keys, where it isn't KEYS_DIR
+
+ENV_MODEL_DIR: Final = "OMNISTAGE_MODEL_DIR"  # folder of the model, where its source is mounted or fetched
+
+_TORCHRUN: Final = frozenset(
+    {
+        ENV_MASTER_ADDR, ENV_MASTER_PORT, ENV_WORLD_SIZE, ENV_RANK,
+        ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE, ENV_GROUP_RANK,
+    }
+)  # fmt: skip
+
+# Parts of a pod.
+CONTAINER: Final = "stage"  # the container of the engine or of an agent
+FETCH_CONTAINER: Final = "fetch"  # init container that fetches the model
+VOLUME_PREFIX: Final = "omnistage-"  # of the volumes that the operator adds
+PORT_NAME: Final = "http"  # of HTTP_PORT, in pods and Services
 
 # Ports.
 HTTP_PORT: Final = 8000  # requests, probes and metrics
@@ -71,9 +88,18 @@ KEY_SERVER_SECRET: Final = "server.key"  # key in the Secret and file name under
 KEY_SERVER_PUBLIC: Final = "server.pub"  # by which ranks know the engine
 KEY_CLIENT_SECRET: Final = "client.key"  # of the ranks in other pods
 KEY_CLIENT_PUBLIC: Final = "client.pub"  # by which the engine knows them
+TOKEN_DIR: Final = (
+    "/etc/omnistage-token"  # where the fetching container finds the token of the model's source
+)
+TOKEN_FILE: Final = "token"  # file name under TOKEN_DIR
+TMP_DIR: Final = "/tmp"
+HOME_DIR: Final = "/var/cache/omnistage"  # HOME of a pod's processes, for the caches of libraries
+SHM_DIR: Final = "/dev/shm"
+MOUNTS: Final = (CONFIG_DIR, KEYS_DIR, TOKEN_DIR, MODEL_DIR, EMBEDDED_DIR, TMP_DIR, HOME_DIR, SHM_DIR)
 TERMINATION_LOG: Final = "/dev/termination-log"  # where the kubelet reads a pod's last words
 
 MAX_NAME: Final = 40  # of a stage; what is derived from it then fits into 63 characters
+RANKS_SUFFIX: Final = "-ranks"  # of a stage's second Service; no stage may be named so
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035, since Services are named after it
 MAX_LABEL: Final = 63  # of a label value and of one part of a DNS name
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -87,7 +113,37 @@ def pod_name(stage: str, replica: int, epoch: int, ordinal: int) -> str:
 
 def ranks_service(stage: str) -> str:
     """Name of the headless Service through which the pods of a stage find each other."""
-    return f"{stage}-ranks"
+    return stage + RANKS_SUFFIX
+
+
+def config_map(stage: str, digest: str) -> str:
+    """Name of the ConfigMap with the stage's config; another config has another name."""
+    return f"{stage}-config-{digest}"
+
+
+def keys_secret(stage: str) -> str:
+    """Name of the Secret with the keys of the stage's ranks."""
+    return f"{stage}-keys"
+
+
+def service_account(stage: str) -> str:
+    """Name of the ServiceAccount of the stage's pods."""
+    return f"{stage}-stage"
+
+
+def replica_name(stage: str, replica: int) -> str:
+    """Name of what there is once a replica, such as its PodDisruptionBudget."""
+    return f"{stage}-{replica}"
+
+
+def life_name(stage: str, replica: int, epoch: int) -> str:
+    """Name of what there is once a life of a replica, such as its PodGroup."""
+    return f"{stage}-{replica}-e{epoch}"
+
+
+def is_reserved_env(name: str) -> bool:
+    """Whether a variable of a pod's environment is the operator's own."""
+    return name.startswith("OMNISTAGE_") or name in _TORCHRUN
 
 
 def master_addr(stage: str, namespace: str, replica: int, epoch: int) -> str:

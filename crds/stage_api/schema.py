@@ -16,9 +16,11 @@ from stage_api.base import Contract
 Schema = dict[str, Any]
 
 EXPECTED: Final = "x-expected"
+RULES: Final = "x-kubernetes-validations"
 _KEYS: Final = (
     "description", "type", "format", "enum", "default", "minimum", "maximum", "minLength", "maxLength",
-    "pattern", "minItems", "maxItems", "required", "x-kubernetes-validations", "items", "properties",
+    "pattern", "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string", "required",
+    "x-kubernetes-validations", "items", "properties", "additionalProperties",
 )  # fmt: skip
 """The order of a schema's keys: what a reader asks first comes first."""
 _DROPPED: Final = frozenset({"title", "additionalProperties", "$defs"})
@@ -46,7 +48,10 @@ def at(schema: Schema, loc: Sequence[int | str]) -> Schema | None:
     for step in loc:
         if node is None:
             return None
-        node = node.get("items") if isinstance(step, int) else node.get("properties", {}).get(step)
+        if isinstance(step, int):
+            node = node.get("items")
+        else:
+            node = node.get("properties", {}).get(step, node.get("additionalProperties"))
     return node
 
 
@@ -94,13 +99,17 @@ def _walk(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     if "properties" in out:
         out["properties"] = {name: _walk(child, defs) for name, child in out["properties"].items()}
         if isinstance(out.get("default"), dict):
-            # In full: the API server judges a default by the rules before it fills in those inside.
-            out["default"] = _given(out["default"])
+            # In full where there are rules: the API server judges a default before it fills in those inside.
+            out["default"] = _given(out["default"]) if _has_rules(out) else {}
     if out.get("default", 0) is None:
         del out["default"]
-    if out.get("type") == "integer":
+    if out.get("type") == "integer" and "maximum" not in out:
         out.setdefault("format", "int32")
     return dict(sorted(out.items(), key=lambda item: _place(item[0])))
+
+
+def _has_rules(schema: Schema) -> bool:
+    return RULES in schema or any(map(_has_rules, schema.get("properties", {}).values()))
 
 
 def _given(value: Any) -> Any:

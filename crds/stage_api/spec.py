@@ -13,8 +13,9 @@ from pydantic import Field
 
 from stage_api import names
 from stage_api.base import Contract, Law
-from stage_api.errors import Fault, show
+from stage_api.errors import Fault
 from stage_api.failure import FailurePolicySpec
+from stage_api.kube_values import NameRef
 from stage_api.offload import OffloadSpec
 from stage_api.parallelism import (
     LAYOUT_LAWS,
@@ -23,11 +24,15 @@ from stage_api.parallelism import (
     TopologySpec,
     resolve_ranks_per_pod,
 )
+from stage_api.pod_template import PodTemplate
+from stage_api.resources import DEFAULT_ACCELERATOR, ResourcesSpec
+from stage_api.rollout import DisruptionSpec, RolloutSpec
+from stage_api.source import ImageReference, ModelSource, PullPolicy
+from stage_api.surroundings import GangSpec, MonitoringSpec, NetworkPolicySpec
 
 MAX_PX: Final = 8192
 MAX_STEPS: Final = 1000
 MAX_PROMPT_CHARS: Final = 8192
-MAX_PATH_CHARS: Final = 4096  # PATH_MAX of Linux
 
 Pixels = Annotated[int, Field(ge=8, le=MAX_PX)]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
@@ -68,64 +73,6 @@ class Device(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
-
-
-class Embedded(StrEnum):
-    """Models that come with the project."""
-
-    SHAPES = "shapes"
-    DIGITS = "digits"
-
-
-def _is_plain_absolute(path: str) -> Fault | None:
-    if path.startswith("/") and ".." not in path.split("/"):
-        return None
-    return Fault("path", "an absolute path without '..'", show(path))
-
-
-class HostPath(Contract):
-    """A folder on the machine that runs the stage."""
-
-    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)] = Field(
-        description="Absolute path of a folder in the diffusers format (it has a model_index.json)."
-    )
-
-    laws: ClassVar[tuple[Law, ...]] = (
-        Law(
-            ("path",),
-            "self.path.startsWith('/') && !self.path.contains('/../') && !self.path.endsWith('/..')",
-            "must be absolute and without '..'",
-            _is_plain_absolute,
-            "path",
-        ),
-    )
-
-
-def _is_one_source(embedded: Embedded | None, host_path: HostPath | None) -> Fault | None:
-    given = [name for name, value in (("embedded", embedded), ("hostPath", host_path)) if value is not None]
-    if len(given) == 1:
-        return None
-    return Fault("", "exactly one of embedded, hostPath", " and ".join(given) or "none")
-
-
-class ModelSource(Contract):
-    """Where the model comes from: exactly one of these."""
-
-    embedded: Annotated[Embedded, Field(strict=False)] | None = Field(
-        default=None, description="A model that comes with the worker image, by its name."
-    )
-    host_path: HostPath | None = Field(
-        default=None, description="A folder on the machine that runs the stage."
-    )
-
-    laws: ClassVar[tuple[Law, ...]] = (
-        Law(
-            ("embedded", "host_path"),
-            "(has(self.embedded) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) == 1",
-            "exactly one of embedded, hostPath must be set",
-            _is_one_source,
-        ),
-    )
 
 
 class SamplingDefaults(Contract):
@@ -289,6 +236,20 @@ class EngineSpec(Contract):
     )
 
 
+class StageEngineSpec(EngineSpec):
+    """How requests are scheduled and computed, and by which image."""
+
+    image: ImageReference | None = Field(
+        default=None, description="Image of the pods. Left out, the operator's default."
+    )
+    image_pull_policy: Annotated[PullPolicy, Field(strict=False)] = Field(
+        default=PullPolicy.IF_NOT_PRESENT, description="When nodes pull the image."
+    )
+    image_pull_secrets: Annotated[tuple[NameRef, ...], Field(strict=False, max_length=8)] = Field(
+        default=(), description="Secrets by which nodes may pull it and the model's image."
+    )
+
+
 def _uni_has_one_rank(engine: EngineSpec, parallelism: ParallelismSpec) -> Fault | None:
     if engine.executor is not ExecutorKind.UNI or parallelism.world_size == 1:
         return None
@@ -311,6 +272,9 @@ class StartupSpec(Contract):
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
         default=1800, description="Longest time from start to ready, model loading and warm-up included."
     )
+    fetch_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=3600, description="Longest time to fetch a model from the Hugging Face Hub, before the start."
+    )
 
 
 class DrainSpec(Contract):
@@ -332,7 +296,9 @@ class DiffusionStageSpec(Contract):
         default=1, description="Independent copies of the stage, each with all its ranks."
     )
     model: ModelSpec = Field(description="The model that the stage serves.")
-    engine: EngineSpec = Field(default=EngineSpec(), description="How requests are scheduled and computed.")
+    engine: StageEngineSpec = Field(
+        default=StageEngineSpec(), description="How requests are scheduled and computed."
+    )
     parallelism: ParallelismSpec = Field(
         default=ParallelismSpec(), description="Rank layout of one replica. The degrees multiply."
     )
@@ -343,6 +309,30 @@ class DiffusionStageSpec(Contract):
         default=FailurePolicySpec(), description="What follows when a replica ends by itself."
     )
     offload: OffloadSpec = Field(default=OffloadSpec(), description="What leaves the device between uses.")
+    suspend: bool = Field(default=False, description="Run no pods, and keep everything else.")
+    resources: ResourcesSpec = Field(
+        default=ResourcesSpec(), description="What each pod asks of its node, beside its accelerators."
+    )
+    pod_template: PodTemplate = Field(
+        default={},
+        description="Part of a Kubernetes pod template, {metadata: {labels, annotations}, spec}, laid over the pods. "
+        f"Containers, volumes and variables are matched by name; the stage's container is `{names.CONTAINER}`. "
+        "What other fields say, or the operator sets, is refused.",
+    )
+    gang: GangSpec = Field(
+        default=GangSpec(), description="How the pods of one replica are scheduled together or not at all."
+    )
+    rollout: RolloutSpec = Field(
+        default=RolloutSpec(),
+        description="How replicas are brought to a new spec, one whole replica at a time.",
+    )
+    disruption: DisruptionSpec = Field(
+        default=DisruptionSpec(), description="What drained nodes may do to the stage."
+    )
+    network_policy: NetworkPolicySpec = Field(
+        default=NetworkPolicySpec(), description="Who may reach the stage's pods."
+    )
+    monitoring: MonitoringSpec = Field(default=MonitoringSpec(), description="How the stage is watched.")
 
     laws: ClassVar[tuple[Law, ...]] = (*LAYOUT_LAWS, UNI_LAW)
 
@@ -350,3 +340,10 @@ class DiffusionStageSpec(Contract):
     def ranks_per_pod(self) -> int:
         """Ranks in each pod of a replica, resolved."""
         return resolve_ranks_per_pod(self.parallelism, self.topology)
+
+    @property
+    def accelerator(self) -> str:
+        """Resource of which each rank gets one, resolved; empty for none."""
+        if self.resources.accelerator is not None:
+            return self.resources.accelerator
+        return "" if self.engine.device is Device.CPU else DEFAULT_ACCELERATOR

@@ -15,7 +15,8 @@ from stage_api.status import DiffusionStageStatus
 
 _NAME: Final = re.compile(names.NAME_PATTERN.strip("^$"))
 NAME_RULE: Final = (
-    f"at most {names.MAX_NAME} lower-case letters, digits and hyphens, the first a letter, the last no hyphen"
+    f"at most {names.MAX_NAME} lower-case letters, digits and hyphens, the first a letter, "
+    f"the last no hyphen, and no {names.RANKS_SUFFIX} at the end"
 )
 
 
@@ -36,7 +37,8 @@ class Metadata(Contract):
 
 
 def _is_stage_name(metadata: Metadata) -> Fault | None:
-    if len(metadata.name) <= names.MAX_NAME and _NAME.fullmatch(metadata.name):
+    fits = len(metadata.name) <= names.MAX_NAME and _NAME.fullmatch(metadata.name)
+    if fits and not metadata.name.endswith(names.RANKS_SUFFIX):
         return None
     return Fault("metadata.name", NAME_RULE, show(metadata.name))
 
@@ -56,7 +58,8 @@ class DiffusionStage(Contract):
         Law(
             ("metadata",),
             f"size(self.metadata.name) <= {names.MAX_NAME} && "
-            f"self.metadata.name.matches('{names.NAME_PATTERN}')",
+            f"self.metadata.name.matches('{names.NAME_PATTERN}') && "
+            f"!self.metadata.name.endsWith('{names.RANKS_SUFFIX}')",
             f"metadata.name: must be {NAME_RULE}",
             _is_stage_name,
         ),

@@ -6,19 +6,31 @@ with unknown fields is read without complaint, so that an older program can read
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field
 
+from stage_api import names
 from stage_api.base import Contract
+from stage_api.replica_status import Count, Name, Replicas, spare
 from stage_api.topology import ORDER, Topology
 
-ACCEPTED: Final = "Accepted"  # condition: the spec is valid and this version can execute it
-READY: Final = "Ready"  # condition: every replica serves
+# Conditions. Degraded and Failed are the only ones that are bad when they are True.
+ACCEPTED: Final = "Accepted"  # the spec is valid and this version can execute it
+READY: Final = "Ready"  # every replica serves, with the spec as it is now
+AVAILABLE: Final = "Available"  # at least one replica serves
+PROGRESSING: Final = "Progressing"  # replicas are being started, replaced or removed
+DEGRADED: Final = "Degraded"  # fewer replicas serve than could
+FAILED: Final = "Failed"  # a replica is held: it gets no other life until somebody changes something
+SUSPENDED: Final = "Suspended"  # there are no pods because the spec says so
+SCHEDULED: Final = "Scheduled"  # every pod has found a node
+MODEL_READY: Final = "ModelReady"  # the model's files are where the pods look for them
 
-Count = Annotated[int, Field(ge=0)]
-Name = Annotated[str, Field(max_length=63)]
+MAX_BYTES: Final = 1_000_000  # of a status as JSON; etcd takes 1.5 MiB for the whole object
+DETAILED_BYTES: Final = 256 * 1024  # past it, what only people read of replicas is left away
 
 
 class _Reported(Contract):
@@ -113,3 +125,33 @@ class DiffusionStageStatus(_Reported):
         default=None, description="How often replicas of the stage were restarted."
     )
     topology: TopologyStatus | None = Field(default=None, description="The rank layout that the spec gives.")
+    updated_replicas: Count | None = Field(
+        default=None, description="Replicas whose pods have the spec as it is now."
+    )
+    disruptions: Count | None = Field(
+        default=None, description="How many of the restarts were due to nodes or to people, and not counted."
+    )
+    revision: Name | None = Field(
+        default=None,
+        description="Revision of the spec as it is now; the pods of a replica have it as a label.",
+    )
+    observed_restart: Name | None = Field(
+        default=None, description=f"The last {names.ANNOTATION_RESTART} that was acted upon."
+    )
+    replica_statuses: Annotated[Replicas, Field(strict=False, max_length=1000)] = Field(
+        default=(), description="What is known and remembered of each replica."
+    )
+
+    def fitted(self) -> Self:
+        """The same, with replicas told in less detail where they are so many that it would not fit."""
+
+        def within(limit: int) -> Callable[[Replicas], bool]:
+            return lambda replicas: self._bytes_with(replicas) <= limit
+
+        brief = spare(self.replica_statuses, within(DETAILED_BYTES))
+        brief = spare(brief, within(MAX_BYTES), forget=True)
+        return self if brief == self.replica_statuses else self.model_copy(update={"replica_statuses": brief})
+
+    def _bytes_with(self, replicas: Replicas) -> int:
+        changed = self.model_copy(update={"replica_statuses": replicas})
+        return len(json.dumps(changed.to_json(), ensure_ascii=False).encode("utf-8", "replace"))

@@ -20,7 +20,8 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_api.manifest import load_manifest, parse_stage
-from stage_api.spec import Embedded, ExecutorKind
+from stage_api.source import Embedded
+from stage_api.spec import ExecutorKind
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_stage_engine
 from stage_runtime.calls import Call, Progress
@@ -65,9 +66,12 @@ class Omni(Steering):
         executor: str | type | None = None,
         scheduler: str | type | None = None,
         process: str | None = None,
+        parallelism: Mapping[str, object] | None = None,
         load: bool = True,
     ) -> None:
-        """`executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
+        """`parallelism`: degrees as a manifest has them, such as {"cfg": 2}; each rank is a process then.
+
+        `executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
         itself or as "package.module:Class". `process`: "inline" keeps the engine in this process, "child" gives it
         one of its own, where classes come as text only. `load`: False leaves loading to the first `generate`, which
         checks its arguments before.
@@ -80,7 +84,8 @@ class Omni(Steering):
             "executor": executor if executor in list(ExecutorKind) else None,
             "process": process,
         }
-        config = _config(model, {name: value for name, value in options.items() if value is not None})
+        engine = {name: value for name, value in options.items() if value is not None}
+        config = _config(model, engine, parallelism)
         self._model = resolve_model(config.model)
         own = Given(executor=None if options["executor"] else executor, scheduler=scheduler)
         self._engine = build_stage_engine(config, self._model, name="omni", given=own)
@@ -229,9 +234,14 @@ class Omni(Steering):
         return states
 
 
-def _config(model: str | Path, options: Mapping[str, object]) -> StageConfig:
+def _config(
+    model: str | Path, options: Mapping[str, object], parallelism: Mapping[str, object] | None
+) -> StageConfig:
     """The config of an offline run. Raises: SpecError with every option that the contract refuses; ModelError."""
     value = _manifest(model)
+    if parallelism:
+        value["spec"]["parallelism"] = {**parallelism}
+        value["spec"].setdefault("engine", {})["executor"] = default_kind(ranks=2)
     value["spec"].setdefault("engine", {}).update(options)
     config = StageConfig.from_stage(parse_stage(value, executable=True))
     engine = config.engine

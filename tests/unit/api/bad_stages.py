@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
+
+from stage_api.base import Contract, Law
 
 ROOT = Path(__file__).parents[3]
 CASES = yaml.safe_load((Path(__file__).parent / "bad_stages.yaml").read_text())
@@ -29,3 +32,12 @@ def _section(node: dict[str, Any], path: list[str]) -> dict[str, Any]:
     for name in path:
         node = node.setdefault(name, {})
     return node
+
+
+def laws(model: type[Contract]) -> Iterator[Law]:
+    """Every law of a model and of what is in it."""
+    yield from model.laws
+    for field in model.model_fields.values():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Contract):
+                yield from laws(kind)

@@ -9,7 +9,8 @@ from stage_api import names
 from stage_api.errors import Fault, SpecError
 from stage_api.manifest import parse_stage
 from stage_api.parallelism import AXES, PATHS, ParallelismSpec
-from stage_api.spec import DiffusionStageSpec, EngineSpec, Mode, ModelSource, ModelSpec, WarmupSpec
+from stage_api.source import ModelSource
+from stage_api.spec import DiffusionStageSpec, EngineSpec, Mode, ModelSpec, WarmupSpec
 from stage_api.status import TopologyStatus
 from stage_api.topology import derive
 
@@ -33,6 +34,8 @@ def test_the_defaults_are_the_published_ones() -> None:
             "batchInvariant": False,
             "port": 8000,
             "warmup": [],
+            "imagePullPolicy": "IfNotPresent",
+            "imagePullSecrets": [],
         },
         "parallelism": {
             "tensor": 1,
@@ -42,15 +45,31 @@ def test_the_defaults_are_the_published_ones() -> None:
             "data": 1,
         },
         "topology": {},
-        "startup": {"timeoutSeconds": 1800},
+        "startup": {"timeoutSeconds": 1800, "fetchTimeoutSeconds": 3600},
         "drain": {"admitSeconds": 5, "timeoutSeconds": 120},
         "failurePolicy": {
             "maxRestarts": 6,
             "windowSeconds": 3600,
             "backoff": {"initialSeconds": 10, "maxSeconds": 300, "jitterPercent": 20},
             "resetAfterSeconds": 600,
+            "nodeLost": {"graceSeconds": 45, "forceDeleteAfterSeconds": 120},
         },
         "offload": {"distributedLayerwise": {"enabled": False, "allGather": True}},
+        "suspend": False,
+        "resources": {"requests": {}, "limits": {}, "sharedMemory": "2Gi"},
+        "podTemplate": {},
+        "gang": {"mode": "Auto", "scheduleTimeoutSeconds": 600},
+        "rollout": {
+            "maxUnavailable": 1,
+            "maxSurge": 0,
+            "partition": 0,
+            "paused": False,
+            "minReadySeconds": 0,
+            "progressDeadlineSeconds": 1800,
+        },
+        "disruption": {"maxUnavailable": 1},
+        "networkPolicy": {"enabled": True, "ingressFrom": []},
+        "monitoring": {"podMonitor": {"enabled": False, "intervalSeconds": 30, "labels": {}}},
     }
 
 

@@ -49,6 +49,15 @@ def test_more_than_one_replica_is_refused(tmp_path: Path) -> None:
     ]
 
 
+def test_what_only_a_cluster_does_is_refused_all_at_once(tmp_path: Path) -> None:
+    claim = "model: {source: {persistentVolumeClaim: {claimName: models}}}"
+    assert refusal(manifest(tmp_path, f"{claim}, suspend: true")) == [
+        "spec.suspend: expected false, to run the stage, got true",
+        "spec.model.source: expected embedded or hostPath, since only a cluster mounts or fetches models, "
+        "got persistentVolumeClaim",
+    ]
+
+
 def test_one_machine_may_hold_several_pods_of_a_replica(tmp_path: Path) -> None:
     layout = "parallelism: {data: 4}, topology: {ranksPerPod: 2}"
     config = local_config(local_stage(manifest(tmp_path, f"{SHAPES}, {layout}")))

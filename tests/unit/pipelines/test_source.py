@@ -6,16 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from stage_api.spec import Embedded, HostPath, ModelSource
+from stage_api.source import ClaimSource, Embedded, HostPath, ModelSource
 from stage_runtime.core.errors import ModelError
 from stage_runtime.pipelines import source
 from stage_runtime.pipelines.source import model_dir
 
 SHAPES = ModelSource(embedded=Embedded.SHAPES)
+CLAIM = ClaimSource(claim_name="models")
 
 
 def test_a_host_path_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert model_dir(ModelSource(host_path=HostPath(path=str(tmp_path)))) == tmp_path
+    assert model_dir(ModelSource(host_path=HostPath(path=str(tmp_path))), {}) == tmp_path
+
+
+def test_a_mounted_model_is_where_the_environment_says() -> None:
+    mounted = {"OMNISTAGE_MODEL_DIR": "/models/stage"}
+    assert model_dir(ModelSource(persistent_volume_claim=CLAIM), mounted) == Path("/models/stage")
+    assert model_dir(ModelSource(host_path=HostPath(path="/m")), mounted) == Path("/models/stage")
+    assert model_dir(SHAPES, mounted) == model_dir(SHAPES, {})
+
+
+def test_a_model_that_nobody_mounted_is_missed() -> None:
+    with pytest.raises(
+        ModelError, match="a model from persistentVolumeClaim is mounted or fetched by a cluster"
+    ):
+        model_dir(ModelSource(persistent_volume_claim=CLAIM), {})
 
 
 def test_an_embedded_model_comes_from_the_repository() -> None:

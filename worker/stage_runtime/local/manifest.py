@@ -28,9 +28,18 @@ def only_stage(path: Path) -> DiffusionStage:
 def local_stage(path: Path) -> DiffusionStage:
     """The one stage in a manifest. Raises: SpecError with every fault, also for what one machine can't do."""
     stage = only_stage(path)
+    faults = []
     if stage.spec.replicas != 1:
         expected = "1, since one machine runs one replica"
-        raise SpecError([Fault("spec.replicas", expected, str(stage.spec.replicas))])
+        faults.append(Fault("spec.replicas", expected, str(stage.spec.replicas)))
+    if stage.spec.suspend:
+        faults.append(Fault("spec.suspend", "false, to run the stage", "true"))
+    source = stage.spec.model.source
+    if source.embedded is None and source.host_path is None:
+        expected = "embedded or hostPath, since only a cluster mounts or fetches models"
+        faults.append(Fault("spec.model.source", expected, source.kind))
+    if faults:
+        raise SpecError(faults)
     return stage
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from stage_api import names
-from stage_api.spec import ModelSource
+from stage_api.source import ModelSource
 from stage_runtime.core.errors import ModelError
 
 CHECKPOINT: Final = "checkpoint"
@@ -20,12 +20,20 @@ REPOSITORY: Final = Path(__file__).resolve().parents[3] / "models"
 def model_dir(source: ModelSource, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder in the diffusers format; whether it holds a sound model is not looked at.
 
-    Raises: ModelError when an embedded model isn't on this machine.
+    A cluster mounts what isn't in the image, wherever it comes from, and says in the environment where.
+
+    Raises: ModelError when the model isn't on this machine.
     """
+    if source.embedded is not None:
+        return embedded_dir(source.embedded.value, environ)
+    if given := environ.get(names.ENV_MODEL_DIR):
+        return Path(given)
     if source.host_path is not None:
         return Path(source.host_path.path)
-    assert source.embedded is not None  # exactly one of them is given: a law of the contract
-    return embedded_dir(source.embedded.value, environ)
+    raise ModelError(
+        f"a model from {source.kind} is mounted or fetched by a cluster; "
+        f"elsewhere set {names.ENV_MODEL_DIR} to the folder that holds it"
+    )
 
 
 def embedded_dir(name: str, environ: Mapping[str, str] = os.environ) -> Path:

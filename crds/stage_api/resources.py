@@ -1,0 +1,85 @@
+"""What each pod of a stage asks of its node."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from stage_api.base import Contract, Law
+from stage_api.errors import Fault
+from stage_api.kube_values import Quantity, amount
+
+DEFAULT_ACCELERATOR: Final = "nvidia.com/gpu"
+
+Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]
+
+
+def _accelerators_are_counted(
+    accelerator: str | None, requests: dict[str, int | str], limits: dict[str, int | str]
+) -> Fault | None:
+    counted = DEFAULT_ACCELERATOR if accelerator is None else accelerator
+    for field, amounts in (("requests", requests), ("limits", limits)):
+        if counted in amounts:
+            return Fault(field, f"no {counted}, of which each rank gets one", str(amounts[counted]))
+    return None
+
+
+def _shared_memory_fits(shared_memory: int | str, limits: dict[str, int | str]) -> Fault | None:
+    limit = limits.get("memory")
+    if limit is None or amount(shared_memory) <= amount(limit):
+        return None
+    return Fault("sharedMemory", f"at most limits.memory {limit}, of which it is a part", str(shared_memory))
+
+
+_ACCELERATOR: Final = f"(has(self.accelerator) ? self.accelerator : '{DEFAULT_ACCELERATOR}')"
+
+
+class ResourcesSpec(Contract):
+    """What each pod asks of its node."""
+
+    accelerator: (
+        Annotated[
+            str,
+            Field(
+                max_length=317,
+                pattern=r"^$|^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$",
+                json_schema_extra={
+                    "x-expected": "a resource such as nvidia.com/gpu, or an empty text for none"
+                },
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Resource of which each rank gets one; an empty text for none. "
+        f"Left out, {DEFAULT_ACCELERATOR}, and none where engine.device is cpu.",
+    )
+    requests: Amounts = Field(
+        default={}, description="What a pod needs, accelerators aside; of all its ranks together."
+    )
+    limits: Amounts = Field(
+        default={}, description="The most a pod may take, accelerators aside; of all its ranks together."
+    )
+    shared_memory: Quantity = Field(
+        default="2Gi",
+        description="Size of /dev/shm, through which the ranks of a pod hand over pictures. "
+        "It counts as memory of the pod. 0 leaves the runtime's own, which is small.",
+    )
+
+    laws: ClassVar[tuple[Law, ...]] = (
+        Law(
+            ("accelerator", "requests", "limits"),
+            f"!({_ACCELERATOR} in self.requests) && !({_ACCELERATOR} in self.limits)",
+            "requests and limits must leave the accelerator out: each rank gets one",
+            _accelerators_are_counted,
+        ),
+        Law(
+            ("shared_memory", "limits"),
+            "!('memory' in self.limits) || quantity(string(self.sharedMemory))"
+            ".compareTo(quantity(string(self.limits['memory']))) <= 0",
+            "must be at most limits.memory, of which it is a part",
+            _shared_memory_fits,
+            "sharedMemory",
+        ),
+    )
