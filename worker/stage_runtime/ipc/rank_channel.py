@@ -24,6 +24,9 @@ LAST_WORDS_MS: Final = 50
 NEVER_MS: Final = 86_400_000
 """A day. To switch connecting again off would also throw away what has come and is not read yet."""
 
+LOOK_MS: Final = 1_000
+"""How often a rank that waits for ever looks whether the engine is still there."""
+
 CONNECT_S: Final = 30.0
 """How long a rank tries to reach the engine."""
 
@@ -49,11 +52,13 @@ class RankChannel:
         """
         self._gone = False
         self._closed = False
+        self._watches = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(WATCHED)
         try:
             self._socket.linger = LINGER_MS
+            self._socket.rcvtimeo = LOOK_MS
             self._socket.identity = Peer(rank, life, lane).identity
             if address.startswith("tcp:"):
                 keep_alive(self._socket)
@@ -91,6 +96,26 @@ class RankChannel:
         None: there is none, or the engine is gone. Raises: BadMessage; EngineDeadError when the engine wants none of
         this rank.
         """
+        data = self._next() if timeout_s is None and not self._watches else self._next_until(timeout_s)
+        if data is None:
+            return None
+        command = decode_command(data)
+        if isinstance(command, Refused):
+            raise EngineDeadError(f"the engine refuses this rank: {command.why}")
+        return command
+
+    def _next(self) -> bytes | None:
+        """The next message, or None when the engine is gone. Waits inside ZeroMQ, which costs least."""
+        while True:
+            try:
+                return self._socket.recv()
+            except zmq.Again:
+                self._see_end()
+                if self._gone and not readable(self._socket):
+                    return None
+
+    def _next_until(self, timeout_s: float | None) -> bytes | None:
+        """The next message; None when there is none in time, a watched descriptor is ready, or the engine is gone."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not readable(self._socket):
             if self._gone:
@@ -102,13 +127,11 @@ class RankChannel:
                 self._see_end()
             elif not readable(self._socket):
                 return None  # it is time, or a watched one is ready
-        command = decode_command(self._socket.recv(NOW))
-        if isinstance(command, Refused):
-            raise EngineDeadError(f"the engine refuses this rank: {command.why}")
-        return command
+        return self._socket.recv(NOW)
 
     def watch(self, fd: int) -> None:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
+        self._watches = True
         self._poll.register(fd, select.POLLIN)
 
     def pending(self) -> bool:
