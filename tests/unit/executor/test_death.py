@@ -141,3 +141,12 @@ def test_exit_codes_of_a_wrong_config_or_model_keep_their_type_without_words() -
         config.cause()
     with pytest.raises(ModelError, match="rank 1 exited with code 65"):
         model.cause()
+
+
+def test_a_rank_that_blames_another_is_not_the_one_at_fault() -> None:
+    deaths = Deaths()
+    words = "request a failed on rank 1 alone: nan"
+    deaths.said(Dying(rank=0, exit_code=70, error="EngineDeadError", message=words, at_fault=1))
+    cause = deaths.cause()
+    assert cause is not None
+    assert (cause.rank, str(cause)) == (1, f"rank 0: {words}")

@@ -82,7 +82,8 @@ class Deaths:
         if words.exit_code == ExitCode.MODEL:
             raise ModelError(words.message)
         kind = _DEATHS.get(words.exit_code, EngineDeadError)
-        return kind(f"rank {rank}: {words.message}", rank=rank)
+        at_fault = rank if words.at_fault is None else words.at_fault
+        return kind(f"rank {rank}: {words.message}", rank=at_fault)
 
 
 def _wordless(rank: int, code: int) -> EngineDeadError:

@@ -177,6 +177,8 @@ class Dying(Struct, frozen=True, tag="dying", kw_only=True):
     error: str
     """Name of the exception."""
     message: str
+    at_fault: int | None = None
+    """The rank that it blames, where it is not its own doing."""
     faults: tuple[tuple[str, str, str], ...] = ()
     """Path, expected, got: of a config that can't be run."""
 

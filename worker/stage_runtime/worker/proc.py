@@ -215,7 +215,7 @@ def _session(
 
 def _last_words(rank: int, channel: RankChannel | None, error: BaseException) -> int:
     from stage_api.errors import SpecError
-    from stage_runtime.core.errors import StageError
+    from stage_runtime.core.errors import EngineDeadError, StageError
     from stage_runtime.exit import exit_code_of
 
     code = int(exit_code_of(error))
@@ -229,7 +229,16 @@ def _last_words(rank: int, channel: RankChannel | None, error: BaseException) ->
         else ()
     )
     message = str(error) if expected else f"{type(error).__name__}: {error}"
-    channel.send(Dying(rank=rank, exit_code=code, error=type(error).__name__, message=message, faults=faults))
+    channel.send(
+        Dying(
+            rank=rank,
+            exit_code=code,
+            error=type(error).__name__,
+            message=message,
+            at_fault=error.rank if isinstance(error, EngineDeadError) else None,
+            faults=faults,
+        )
+    )
     return code
 
 
