@@ -30,10 +30,12 @@ class ReplicaPhase(StrEnum):
     SCHEDULING = "Scheduling"
     STARTING = "Starting"
     READY = "Ready"
-    DRAINING = "Draining"
-    TERMINATING = "Terminating"
+    NOT_READY = "NotReady"  # having been ready in this life
+    DRAINING = "Draining"  # to an end that somebody asked for
+    TERMINATING = "Terminating"  # after an end that nobody asked for
     BACK_OFF = "BackOff"
     HELD = "Held"
+    SUSPENDED = "Suspended"
 
 
 class ReplicaStatus(Contract):

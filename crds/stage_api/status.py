@@ -138,6 +138,10 @@ class DiffusionStageStatus(_Reported):
     observed_restart: Name | None = Field(
         default=None, description=f"The last {names.ANNOTATION_RESTART} that was acted upon."
     )
+    first_epoch: Count | None = Field(
+        default=None,
+        description="Epoch of the first life of a replica that is added now: no name of a pod comes twice.",
+    )
     replica_statuses: Annotated[Replicas, Field(strict=False, max_length=1000)] = Field(
         default=(), description="What is known and remembered of each replica."
     )
