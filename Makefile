@@ -46,12 +46,14 @@ format: $(READY)  ## Rewrite the code in the project's style
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-generate: $(READY)  ## Write the CRD from the contract, and the table of invariants from the tests' marks
+generate: $(READY)  ## Write the CRD from the contract, the chart's table of values, and the table of invariants
 	$(BIN)/python -m stage_api.crdgen
+	$(BIN)/python hack/chart_values.py
 	$(BIN)/python hack/invariants.py
 
 verify: $(READY)  ## Fail if a generated file or a checkpoint differs from its source
 	$(BIN)/python -m stage_api.crdgen --check
+	$(BIN)/python hack/chart_values.py --check
 	cd models/shapes && sha256sum --check --quiet SHA256SUMS
 	cd models/digits && sha256sum --check --quiet SHA256SUMS
 

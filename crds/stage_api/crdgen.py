@@ -21,6 +21,8 @@ from stage_api.stage import DiffusionStage
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRD_FILE: Final = f"crds/{names.GROUP}_{names.PLURAL}.yaml"
+CHART_FILE: Final = f"helm/omnistage/files/{names.GROUP}_{names.PLURAL}.yaml"
+"""The same for the chart, which can hold no file from outside its folder."""
 REFERENCE_FILE: Final = f"docs/reference/{names.SINGULAR}.md"
 MAX_CRD_BYTES: Final = 60_000
 """A client-side apply keeps a copy in an annotation, which the API server limits to 256 KiB with all others."""
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[str, str]:
     """Every generated file by its path from the repository's root."""
-    return {CRD_FILE: render(crd()), REFERENCE_FILE: reference.page()}
+    text = render(crd())
+    return {CRD_FILE: text, CHART_FILE: text, REFERENCE_FILE: reference.page()}
 
 
 def crd() -> dict[str, Any]:
