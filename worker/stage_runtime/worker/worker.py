@@ -40,7 +40,7 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.memory import out_of_memory
-from stage_runtime.core.outcome import ExecutorOutcome
+from stage_runtime.core.outcome import ExecutorOutcome, Progressed
 from stage_runtime.core.wave import Wave
 from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import ModelRunner
@@ -142,8 +142,14 @@ class Worker:
         self._scheduled = wave.scheduled_ids
 
     def tick(self) -> list[ExecutorOutcome]:
-        """Advance the scheduled requests by one denoise step; while paused, nothing."""
-        return self._runner.tick(self._scheduled) if self._scheduled and not self._paused else []
+        """Advance the scheduled requests by one denoise step; while paused, nothing. Who ended is scheduled no more."""
+        if self._paused or not self._scheduled:
+            return []
+        outcomes = self._runner.tick(self._scheduled)
+        ended = {outcome.request_id for outcome in outcomes if not isinstance(outcome, Progressed)}
+        if ended:
+            self._scheduled = tuple(one for one in self._scheduled if one not in ended)
+        return outcomes
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Stop working on these."""
