@@ -6,7 +6,7 @@ namespace but the one in a manifest; nothing in here talks to anybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -139,6 +139,8 @@ class CreateOnce:
     """Make an object that must never change once it is there; one of that name is left as it is."""
 
     manifest: Manifest
+    draw: Callable[[], Mapping[str, str]] | None = None
+    """Makes the `stringData` of a Secret at the moment it is made, so that no plan holds one."""
 
 
 @dataclass(frozen=True, slots=True)
