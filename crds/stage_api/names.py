@@ -27,6 +27,7 @@ LABEL_STAGE: Final = f"{GROUP}/stage"  # name of the DiffusionStage
 LABEL_REPLICA: Final = f"{GROUP}/replica"  # index of the replica, on pods
 LABEL_EPOCH: Final = f"{GROUP}/epoch"  # count of the replica's lives, on pods
 LABEL_ORDINAL: Final = f"{GROUP}/ordinal"  # index of the pod in its replica, on pods
+LABEL_MODEL: Final = f"{GROUP}/model"  # served model name as far as a label holds it, on pods
 LABEL_REVISION: Final = f"{GROUP}/revision"  # of the user's spec that the pod was made from, on pods
 LABEL_RANK0: Final = f"{GROUP}/rank0"  # "true" on the pod that holds rank 0 and serves HTTP
 
@@ -92,10 +93,10 @@ TOKEN_DIR: Final = (
     "/etc/omnistage-token"  # where the fetching container finds the token of the model's source
 )
 TOKEN_FILE: Final = "token"  # file name under TOKEN_DIR
-TMP_DIR: Final = "/tmp"
-HOME_DIR: Final = "/var/cache/omnistage"  # HOME of a pod's processes, for the caches of libraries
-SHM_DIR: Final = "/dev/shm"
-MOUNTS: Final = (CONFIG_DIR, KEYS_DIR, TOKEN_DIR, MODEL_DIR, EMBEDDED_DIR, TMP_DIR, HOME_DIR, SHM_DIR)
+TMP_DIR: Final = "/tmp"  # the only folder on disk that a pod's processes write to
+SHM_DIR: Final = "/dev/shm"  # where ranks hand over pictures
+MOUNTS: Final = (CONFIG_DIR, KEYS_DIR, TOKEN_DIR, MODEL_DIR, EMBEDDED_DIR, TMP_DIR, SHM_DIR)
+"""Paths of a pod that are the operator's or the image's; nothing of a user's may hide them."""
 TERMINATION_LOG: Final = "/dev/termination-log"  # where the kubelet reads a pod's last words
 
 MAX_NAME: Final = 40  # of a stage; what is derived from it then fits into 63 characters

@@ -1,0 +1,29 @@
+"""Everything that a stage has beside its pods, and what is made once a life."""
+
+from __future__ import annotations
+
+from stage_api.stage import DiffusionStage
+from stage_operator.model import Api, Manifest
+from stage_operator.resources.config_map import config_map
+from stage_operator.resources.disruption import budgets
+from stage_operator.resources.monitor import pod_monitor
+from stage_operator.resources.network import network_policy
+from stage_operator.resources.service import ranks, requests
+from stage_operator.resources.service_account import service_account
+
+
+def children(stage: DiffusionStage, api: Api) -> tuple[Manifest, ...]:
+    """What should be there as long as the stage is, in the order in which pods need it.
+
+    What is there beside these can go; but a ConfigMap and a PodGroup only once no pod refers to them.
+    """
+    spec = stage.spec
+    made = [config_map(stage), service_account(stage), requests(stage)]
+    if spec.parallelism.world_size > spec.ranks_per_pod:
+        made.append(ranks(stage))
+    made += budgets(stage)
+    if (policy := network_policy(stage)) is not None:
+        made.append(policy)
+    if spec.monitoring.pod_monitor.enabled and api.pod_monitor is not None:
+        made.append(pod_monitor(stage, api.pod_monitor))
+    return tuple(made)
