@@ -32,7 +32,7 @@ LABEL_REVISION: Final = f"{GROUP}/revision"  # of the user's spec that the pod w
 LABEL_RANK0: Final = f"{GROUP}/rank0"  # "true" on the pod that holds rank 0 and serves HTTP
 
 # Annotations, for values that a label can't hold.
-ANNOTATION_MODEL: Final = f"{GROUP}/model"  # the served model name as the user wrote it
+ANNOTATION_MODEL: Final = f"{GROUP}/model-name"  # the served model name as the user wrote it
 ANNOTATION_RESTART: Final = f"{GROUP}/restart"  # on the stage, by its user: another value asks for a restart
 ANNOTATION_TOPOLOGY: Final = f"{GROUP}/topology"  # digest of the rank topology, on pods
 
