@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench generate verify pins images clean
+.PHONY: help setup demo test lint format faults soak bench generate verify pins images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,15 @@ lint: $(READY)  ## Style, types, import contracts, sizes
 format: $(READY)  ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+faults: $(READY)  ## Play every fault in every phase, layout and mode, then many orders of calls (ARGS choose: "mp 1")
+	@mkdir -p build
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/faults/run.py $(ARGS) 2>build/faults.log || { echo "see build/faults.log"; exit 1; }
+	@OMNISTAGE_TEST_ORDERS=500 $(BIN)/python -m pytest -q tests/integration/mp/test_mp_any_order.py
+
+soak: $(READY)  ## Ten minutes of full load with aborts, drops and killed ranks; fails if anything leaks
+	@mkdir -p build
+	@$(BIN)/python benchmarks/soak.py $(ARGS) 2>build/soak.log || { echo "see build/soak.log"; exit 1; }
 
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

@@ -96,6 +96,8 @@ ABORTED: Final = Right("aborted", "completed")
 FAILED: Final = Right("500 request_failed", "completed")
 NO_MEMORY: Final = Right("507 out_of_memory", "completed")
 RANK_DIED: Final = Right("503 engine_dead", "503 engine_dead", engine="exit 70", names_rank=True, fatal=True)
+SOMEBODY_DIED: Final = replace(RANK_DIED, names_rank=False)
+"""The ranks find that they went apart, and not whose doing it is."""
 HUNG: Final = Right("503 engine_hung", "503 engine_hung", engine="exit 71", fatal=True)
 HALF_HUNG: Final = replace(HUNG, elsewhere="completed")
 """The other copy still does its part."""
@@ -155,6 +157,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(GONE, faults="SIGTERM", phases="idle", layouts="uni"),
     _rule(DRAINED, faults="SIGTERM", layouts="uni"),
     _rule(THAWED, faults="SIGSTOP", layouts="uni"),
+    _rule(SOMEBODY_DIED, faults="exception on one rank", phases="preparing"),
     _rule(RANK_DIED, faults="SIGKILL | SIGTERM | bad reply | exception on one rank"),
     _rule(OUTPUT_LOST, faults="lost reply", phases="materialising"),
     _rule(HALF_HUNG, faults="SIGSTOP", layouts="mp 2 (data)"),
