@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stage_api.stage import DiffusionStage
 from stage_operator.model import Api, Manifest
 from stage_operator.resources.config_map import config_map
@@ -12,8 +14,10 @@ from stage_operator.resources.service import ranks, requests
 from stage_operator.resources.service_account import service_account
 
 
-def children(stage: DiffusionStage, api: Api) -> tuple[Manifest, ...]:
+def children(stage: DiffusionStage, api: Api, replicas: Iterable[int] | None = None) -> tuple[Manifest, ...]:
     """What should be there as long as the stage is, in the order in which pods need it.
+
+    `replicas`: indexes of those that it has; left out, those that it will have.
 
     What is there beside these can go; but a ConfigMap and a PodGroup only once no pod refers to them.
     """
@@ -21,7 +25,7 @@ def children(stage: DiffusionStage, api: Api) -> tuple[Manifest, ...]:
     made = [config_map(stage), service_account(stage), requests(stage)]
     if spec.parallelism.world_size > spec.ranks_per_pod:
         made.append(ranks(stage))
-    made += budgets(stage)
+    made += budgets(stage, replicas)
     if (policy := network_policy(stage)) is not None:
         made.append(policy)
     if spec.monitoring.pod_monitor.enabled and api.pod_monitor is not None:

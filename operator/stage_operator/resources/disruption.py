@@ -8,14 +8,16 @@ counting from above would need the cluster to know how many pods a stage should 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stage_api import names
 from stage_api.stage import DiffusionStage
 from stage_operator.model import Manifest
 from stage_operator.resources.identity import child, selector
 
 
-def budgets(stage: DiffusionStage) -> tuple[Manifest, ...]:
-    """The budgets of the stage as it should be."""
+def budgets(stage: DiffusionStage, replicas: Iterable[int] | None = None) -> tuple[Manifest, ...]:
+    """The budgets of the stage as it should be; `replicas` are the indexes of those that it has."""
     spec, name = stage.spec, stage.metadata.name
     pods = spec.parallelism.world_size // spec.ranks_per_pod
     if pods == 1:
@@ -28,7 +30,7 @@ def budgets(stage: DiffusionStage) -> tuple[Manifest, ...]:
             {**selector(stage), names.LABEL_REPLICA: str(replica)},
             pods,
         )
-        for replica in range(spec.replicas)
+        for replica in (range(spec.replicas) if replicas is None else replicas)
     )
 
 

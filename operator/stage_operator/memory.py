@@ -1,0 +1,124 @@
+"""What the operator remembers of a stage's replicas: read from the status, and from pods that it doesn't know of.
+
+The status is the only memory. Where pods say more than it does, the operator ended between making them and writing
+so; where there is none, the stage's status was lost, and its pods are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from stage_api.base import Contract
+from stage_api.decode import decode
+from stage_api.errors import SpecError
+from stage_api.failure import History, lift
+from stage_api.replica_status import MAX_NODES, ReplicaPhase, ReplicaStatus
+from stage_api.status import DiffusionStageStatus
+from stage_operator.lives import Life, Replica
+from stage_operator.observe import PodView, unix_s
+
+_BLANK: Final = History()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was written down last."""
+
+    status: DiffusionStageStatus
+    lives: Mapping[int, Life]
+    """By index."""
+
+
+def recall(raw: Mapping[str, Any], pods: Sequence[PodView]) -> Memory:
+    """The memory in a stage's status, and in the pods that it does not speak of."""
+    status = read(raw)
+    lives = {one.index: _life(one) for one in status.replica_statuses if one.epoch is not None}
+    for index in {pod.replica for pod in pods}:
+        last = max((pod for pod in pods if pod.replica == index), key=lambda pod: (pod.epoch, pod.ordinal))
+        known = lives.get(index)
+        if known is None or last.epoch > known.epoch:
+            lives[index] = _found(last, known)
+    return Memory(status, lives)
+
+
+def read(raw: Mapping[str, Any]) -> DiffusionStageStatus:
+    """The status in a stage's object; what can't be read of it is as if it had never been written."""
+    status = raw.get("status")
+    if not isinstance(status, Mapping):
+        return DiffusionStageStatus()
+    try:
+        return decode(DiffusionStageStatus, status)
+    except SpecError as error:
+        spoilt = {fault.path.split(".")[0].split("[")[0] for fault in error.faults}
+    left = {name: value for name, value in status.items() if name not in spoilt}
+    if "replicaStatuses" in spoilt and isinstance(status["replicaStatuses"], Sequence):
+        left["replicaStatuses"] = [one for one in status["replicaStatuses"] if _is_sound(ReplicaStatus, one)]
+    return (
+        decode(DiffusionStageStatus, left)
+        if _is_sound(DiffusionStageStatus, left)
+        else DiffusionStageStatus()
+    )
+
+
+def _is_sound(model: type[Contract], value: object) -> bool:
+    try:
+        decode(model, value)
+    except SpecError:
+        return False
+    return True
+
+
+def written(replica: Replica) -> ReplicaStatus:
+    """What is to be remembered of a replica, and what people read."""
+    life = replica.life
+    ready = sum(pod.ready_since_s is not None and pod.ended is None for pod in replica.pods)
+    nodes = dict.fromkeys(pod.node for pod in replica.pods if pod.node is not None)
+    return ReplicaStatus(
+        index=life.index,
+        epoch=life.epoch,
+        phase=life.phase,
+        revision=life.revision,
+        ready=f"{ready}/{life.pods}",
+        nodes=tuple(nodes)[:MAX_NODES],
+        started_at=time_text(life.begun_s),
+        ready_at=time_text(life.ready_s),
+        history=None if life.history == _BLANK else life.history,
+    )
+
+
+def time_text(at_s: float | None) -> str | None:
+    """A time as Kubernetes writes it, in whole seconds."""
+    if at_s is None:
+        return None
+    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _life(one: ReplicaStatus) -> Life:
+    try:
+        phase = ReplicaPhase(one.phase or "")
+    except ValueError:
+        phase = ReplicaPhase.PENDING  # a newer program's word: its pods say where it is
+    _, _, pods = (one.ready or "").partition("/")
+    return Life(
+        index=one.index,
+        epoch=one.epoch or 0,
+        phase=phase,
+        revision=one.revision or "",
+        pods=int(pods) if pods.isdigit() else 1,
+        history=one.history or _BLANK,
+        begun_s=unix_s(one.started_at),
+        ready_s=unix_s(one.ready_at),
+    )
+
+
+def _found(pod: PodView, known: Life | None) -> Life:
+    """The life that a pod is of, though nobody wrote of it."""
+    life = Life(pod.replica, pod.epoch, ReplicaPhase.PENDING, pod.revision, pods=pod.ordinal + 1)
+    if known is None:
+        return life
+    asked_for = known.phase is ReplicaPhase.SUSPENDED or known.history.held is not None
+    fresh = asked_for or known.revision != pod.revision
+    return replace(life, history=lift(known.history) if fresh else known.history)
