@@ -50,7 +50,11 @@ def main() -> int:
 def values(text: str) -> tuple[Value, ...]:
     """Every commented value, in order. SystemExit names a value that nothing is said about."""
     defaults = yaml.safe_load(text)
-    found = tuple(_commented(text, defaults))
+    rows = tuple(_commented(text, defaults))
+    # What is said about a group, whose members have words of their own, is for readers of values.yaml.
+    found = tuple(
+        row for row in rows if not any(_within(other.path, row.path) and other != row for other in rows)
+    )
     told = {value.path for value in found}
     if silent := [path for path in leaves(defaults) if not any(_within(path, other) for other in told)]:
         raise SystemExit(f"values.yaml says nothing about {', '.join(silent)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -53,9 +54,14 @@ def template(
     namespace: str = "house",
     api: str = KIND,
 ) -> subprocess.CompletedProcess[str]:
-    """Render the chart for a cluster that serves one more kind; values as JSON, which is YAML as well."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        json.dump(values or {}, file)
+    """Render the chart for a cluster that serves one more kind."""
+    return _template(json.dumps(values or {}), name, namespace, api)
+
+
+@functools.cache
+def _template(values: str, name: str, namespace: str, api: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:  # JSON is YAML
+        file.write(values)
         file.flush()
         where = ["--namespace", namespace, "--api-versions", api, "--kube-version", "1.34.0"]
         return helm("template", name, str(CHART), "--values", file.name, *where)
@@ -65,7 +71,12 @@ def render(values: dict[str, Any] | None = None, **where: str) -> list[dict[str,
     """The objects that the chart makes of these values."""
     done = template(values, **where)
     assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+    return copy.deepcopy(_objects(done.stdout))
+
+
+@functools.cache
+def _objects(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(text) if each is not None]
 
 
 def one(objects: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:

@@ -183,6 +183,22 @@ def test_the_service_and_its_monitor_find_the_operator() -> None:
     assert monitor["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
 
 
+def test_the_alerts_measure_by_the_objectives_that_are_set() -> None:
+    objectives = {"latencySeconds": 2.5, "latencyTarget": 0.999, "successTarget": 0.95}
+    objects = render({"metrics": {"prometheusRule": {"enabled": True, "objectives": objectives}}})
+    rules = [
+        rule
+        for each in objects
+        if each["kind"] == "PrometheusRule"
+        for rule in each["spec"]["groups"][0]["rules"]
+    ]
+    assert {rule["record"]: rule["expr"] for rule in rules if "record" in rule} == {
+        "omnistage:latency_objective:seconds": "vector(2.5)",
+        "omnistage:latency_target:ratio": "vector(0.999)",
+        "omnistage:success_target:ratio": "vector(0.95)",
+    }
+
+
 @pytest.mark.parametrize("folder", ["rules/*.yaml", "dashboards/*.json"])
 def test_every_file_for_monitoring_is_installed_as_it_is(folder: str) -> None:
     files = sorted(CHART.glob(folder))

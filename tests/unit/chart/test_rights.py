@@ -72,7 +72,6 @@ def test_it_may_do_nothing_else() -> None:
     known = {
         (names.GROUP, names.PLURAL),
         (names.GROUP, f"{names.PLURAL}/status"),
-        (names.GROUP, f"{names.PLURAL}/finalizers"),
         ("", "pods"),
         ("", "nodes"),
         ("", "secrets"),
