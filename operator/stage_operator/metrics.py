@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from stage_operator.model import Manifest, StageKey
+from stage_operator.model import Manifest
+from stage_operator.stage_series import items, mapping, per_stage, text
 
 PREFIX: Final = "omnistage_operator_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -88,6 +89,7 @@ class Metrics:
         self._events = self._counter("events_posted", "Events told to people.", "type", "reason")
         info = Gauge(f"{PREFIX}build_info", "1, with the version.", ("version",), registry=self._registry)
         info.labels(version).set(1)
+        ProcessCollector(registry=self._registry)
 
     def watch(self, readings: Readings) -> None:
         """Show the gauges too."""
@@ -192,41 +194,21 @@ class _Live(Collector):
         yield _gauge("event_loop_lag_seconds", "How late the event loop was last.", read.lag_s())
         yield _by("cache_objects", "Objects in the cache.", "resource", read.sizes())
         stages = tuple(read.stages())
-        statuses = [_mapping(stage.get("status")) for stage in stages]
+        statuses = [mapping(stage.get("status")) for stage in stages]
         yield _by(
-            "stages", "Stages by phase.", "phase", Tally(_text(status.get("phase")) for status in statuses)
+            "stages",
+            "Stages by phase.",
+            "phase",
+            Tally((text(status.get("phase")) or _NONE) for status in statuses),
         )
         replicas = Tally(
-            _text(_mapping(replica).get("phase"))
+            text(mapping(replica).get("phase")) or _NONE
             for status in statuses
-            for replica in _list(status.get("replicaStatuses"))
+            for replica in items(status.get("replicaStatuses"))
         )
         yield _by("replicas", "Replicas by phase.", "phase", replicas)
         if len(stages) <= MOST_STAGES:
-            yield from _per_stage(stages)
-
-
-def _per_stage(stages: Iterable[Manifest]) -> Iterator[Metric]:
-    labels = ("namespace", "stage")
-    ready = GaugeMetricFamily(f"{PREFIX}stage_ready", "1 where every replica serves.", labels=labels)
-    replicas = GaugeMetricFamily(f"{PREFIX}stage_replicas", "Replicas of a stage.", labels=(*labels, "kind"))
-    restarts = GaugeMetricFamily(f"{PREFIX}stage_restarts", "Restarts of a stage's replicas.", labels=labels)
-    for stage in stages:
-        key, status = StageKey.of(stage), _mapping(stage.get("status"))
-        conditions = (_mapping(condition) for condition in _list(status.get("conditions")))
-        is_ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
-        ready.add_metric(key, float(is_ready))
-        counts = {
-            "desired": _mapping(stage.get("spec")).get("replicas", 1),
-            "ready": status.get("readyReplicas", 0),
-            "updated": status.get("updatedReplicas", 0),
-        }
-        for kind, count in counts.items():
-            if isinstance(count, int):
-                replicas.add_metric((*key, kind), count)
-        if isinstance(status.get("restarts", 0), int):
-            restarts.add_metric(key, status.get("restarts", 0))
-    yield from (ready, replicas, restarts)
+            yield from per_stage(PREFIX, stages)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -240,16 +222,3 @@ def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric
     for key, value in values.items():
         family.add_metric((key,), value)
     return family
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """A stored object may be older than the schema, and hold anything."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) and value else _NONE

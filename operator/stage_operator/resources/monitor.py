@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from stage_api import names
 from stage_api.stage import DiffusionStage
 from stage_operator.model import Manifest
 from stage_operator.resources.identity import child, serving_selector
+
+_META: Final = "__meta_kubernetes_pod_label_"
+_REPLICA: Final = re.sub(r"[^a-zA-Z0-9_]", "_", names.LABEL_REPLICA)
 
 
 def pod_monitor(stage: DiffusionStage, api_version: str) -> Manifest:
@@ -19,12 +25,13 @@ def pod_monitor(stage: DiffusionStage, api_version: str) -> Manifest:
         more_labels=wanted.labels,
         spec={
             "selector": {"matchLabels": serving_selector(stage)},
-            "podTargetLabels": [names.LABEL_STAGE, names.LABEL_REPLICA],
             "podMetricsEndpoints": [
                 {
                     "port": names.PORT_NAME,
                     "path": names.PATH_METRICS,
                     "interval": f"{wanted.interval_seconds}s",
+                    # The metrics name their stage themselves.
+                    "relabelings": [{"sourceLabels": [_META + _REPLICA], "targetLabel": "replica"}],
                 }
             ],
         },
