@@ -29,7 +29,6 @@ from stage_runtime.ipc.messages import Attending, Ended
 LANE: Final = "agent"
 ORDERLY_S: Final = 5.0  # for ranks to end by themselves once the first of them has, or the engine is gone
 TERMINATE_S: Final = 2.0  # for ranks to end that are told to
-
 NOTICE_S: Final = 0.3  # for the engine's end to be noticed, of which ranks have ended
 
 _ORDERLY: Final = frozenset({ExitCode.DRAINED, ExitCode.RANK_DIED})

@@ -58,7 +58,11 @@ def rank_environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
     Ranks log what this process logs: nothing of their start in somebody's own program, all of it in a pod.
     """
     level = logging.getLevelName(logging.getLogger("stage_runtime").getEffectiveLevel())
-    shared = {ENV_LEVEL: level, **environ, "PYTHONUNBUFFERED": "1"}
-    if ranks > 1 and not environ.get(THREADS):
-        shared[THREADS] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    return shared
+    return {ENV_LEVEL: level, **environ, **share_of_cores(environ, ranks), "PYTHONUNBUFFERED": "1"}
+
+
+def share_of_cores(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """What makes each of `ranks` on this machine keep to its part of the cores; nothing for one, or where it is set."""
+    if ranks == 1 or environ.get(THREADS):
+        return {}
+    return {THREADS: str(max(1, len(os.sched_getaffinity(0)) // ranks))}

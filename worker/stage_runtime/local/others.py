@@ -5,6 +5,7 @@ They come and go with the first pod: they end when it does, and it is ended when
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from typing import Final, Self
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.outcome import TerminationReport
+from stage_runtime.executor.launch import share_of_cores
 from stage_runtime.exit import ENV_TERMINATION_LOG
 from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.keys import generate
@@ -60,6 +62,8 @@ class OtherPods:
                 one.bind((MASTER, 0))
             ports = [str(one.getsockname()[1]) for one in (ranks, store)]
         return {
+            # Each pod takes itself to be alone on its machine.
+            **share_of_cores(os.environ, self._config.topology().world_size),
             names.ENV_GROUP_RANK: "0",
             names.ENV_MASTER_ADDR: MASTER,
             names.ENV_RANKS_PORT: ports[0],
