@@ -34,5 +34,6 @@ def revision_of(spec: DiffusionStageSpec) -> str:
     said = spec.model_dump(
         mode="json", by_alias=True, include=COUNTED, exclude_defaults=True, exclude_none=True
     )
+    said = {section: value for section, value in said.items() if value != {}}
     canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:REVISION_CHARS]

@@ -1,0 +1,126 @@
+"""What makes another revision of a stage, and so other pods, and what doesn't."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stage_api import names
+from stage_api.config import StageConfig
+from stage_api.manifest import parse_stage
+from stage_api.revision import COUNTED, revision_of
+from stage_api.spec import DiffusionStageSpec
+from stage_api.stage import DiffusionStage
+
+SHAPES: dict[str, Any] = {"model": {"source": {"embedded": "shapes"}}}
+
+
+def stage(**spec: Any) -> DiffusionStage:
+    return parse_stage(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": "flux", "namespace": "art"},
+            "spec": {**SHAPES, **spec},
+        }
+    )
+
+
+def revision(**spec: Any) -> str:
+    return revision_of(stage(**spec).spec)
+
+
+# Of each field that counts one other value, and of each that doesn't.
+CHANGES = [
+    {"model": {"source": {"embedded": "digits"}}},
+    {"model": {**SHAPES["model"], "name": "org/flux"}},
+    {"engine": {"maxNumSeqs": 2}},
+    {"engine": {"image": "registry.example/worker:2"}},
+    {"engine": {"imagePullPolicy": "Always"}},
+    {"engine": {"imagePullSecrets": [{"name": "pull"}]}},
+    {"parallelism": {"data": 2}},
+    {"topology": {"ranksPerPod": 1}},
+    {"resources": {"requests": {"cpu": 4}}},
+    {"resources": {"accelerator": ""}},
+    {"resources": {"sharedMemory": "4Gi"}},
+    {"podTemplate": {"metadata": {"labels": {"team": "art"}}}},
+    {"startup": {"timeoutSeconds": 60}},
+    {"drain": {"timeoutSeconds": 60}},
+    {"offload": {"distributedLayerwise": {"enabled": True}}},
+    {"gang": {"mode": "None"}},
+]
+SURROUNDINGS = [
+    {"replicas": 3},
+    {"suspend": True},
+    {"failurePolicy": {"maxRestarts": 1}},
+    {"rollout": {"paused": True, "partition": 1}},
+    {"disruption": {"maxUnavailable": 2}},
+    {"networkPolicy": {"enabled": False}},
+    {"monitoring": {"podMonitor": {"enabled": True}}},
+    {"gang": {"scheduleTimeoutSeconds": 1}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=json.dumps)
+def test_what_changes_a_pod_makes_another_revision(change: dict[str, Any]) -> None:
+    assert revision(**change) != revision()
+
+
+def test_no_two_changes_share_a_revision() -> None:
+    assert len({revision(**change) for change in CHANGES}) == len(CHANGES)
+
+
+@pytest.mark.parametrize("change", SURROUNDINGS, ids=json.dumps)
+def test_what_changes_no_pod_makes_no_other_revision(change: dict[str, Any]) -> None:
+    assert revision(**change) == revision()
+
+
+def test_every_field_of_the_spec_is_known_to_change_pods_or_not_to() -> None:
+    tried = {section for change in (*CHANGES, *SURROUNDINGS) for section in change}
+    assert tried == {field.alias for field in DiffusionStageSpec.model_fields.values()}
+    counted = {section for change in CHANGES for section in change}
+    assert counted == {DiffusionStageSpec.model_fields[name].alias for name in COUNTED}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=json.dumps)
+def test_pods_of_one_revision_read_one_config(change: dict[str, Any]) -> None:
+    def config(made: DiffusionStage) -> str:
+        return StageConfig.from_stage(made).encode()
+
+    assert (config(stage(**change)) == config(stage())) or revision(**change) != revision()
+
+
+def test_to_write_a_default_down_makes_no_other_revision() -> None:
+    assert revision(**stage().spec.to_json()) == revision()
+
+
+def test_the_order_of_a_template_makes_no_other_revision() -> None:
+    one = {"spec": {"priorityClassName": "high", "runtimeClassName": "nvidia"}}
+    other = {"spec": dict(reversed(one["spec"].items()))}
+    assert revision(podTemplate=one) == revision(podTemplate=other)
+
+
+def test_a_revision_is_a_label_value() -> None:
+    assert names.label_value(revision()) == revision()
+
+
+# A revision that another version computes otherwise restarts every pod of every stage at its upgrade.
+@pytest.mark.parametrize(
+    ("spec", "known"),
+    [
+        ({}, "f017e4631c"),
+        ({"engine": {"maxNumSeqs": 8, "dtype": "float32"}, "parallelism": {"cfg": 2}}, "c877f96a2d"),
+        (
+            {
+                "model": {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40}}, "name": "模型"},
+                "podTemplate": {"spec": {"nodeSelector": {"pool": "gpu"}}},
+                "resources": {"limits": {"memory": "64Gi", "cpu": 8}},
+            },
+            "1eb6bab53a",
+        ),
+    ],
+)
+def test_revisions_stay_what_they_were_in_every_version(spec: dict[str, Any], known: str) -> None:
+    assert revision(**spec) == known
