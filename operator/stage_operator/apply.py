@@ -151,8 +151,8 @@ class Applier:
                     return await self._delete_pod(StageKey.of(stage), action)
                 case Apply(manifest):
                     return await self._apply(stage, manifest)
-                case CreateOnce(manifest):
-                    return await self._create_once(StageKey.of(stage), manifest)
+                case CreateOnce():
+                    return await self._create_once(StageKey.of(stage), action)
                 case Remove():
                     return await self._remove(StageKey.of(stage), action)
         except Refused as error:
@@ -206,7 +206,10 @@ class Applier:
         self._applied[_place(manifest)] = version(live)
         return frozenset()
 
-    async def _create_once(self, key: StageKey, manifest: Manifest) -> frozenset[StageKey]:
+    async def _create_once(self, key: StageKey, action: CreateOnce) -> frozenset[StageKey]:
+        manifest = action.manifest
+        if action.draw is not None:
+            manifest = {**manifest, "stringData": dict(action.draw())}
         with contextlib.suppress(Conflict):  # it is there, as it should be
             await self._kube.create(manifest)
         self._made.setdefault(key, set()).add(_id(manifest))

@@ -98,12 +98,19 @@ class Leadership:
 
     async def run(self) -> None:
         """Take turns until cancelled."""
+        failing = False
         while True:
             try:
                 async with asyncio.timeout(self._patience_s()):
-                    await self._turn()
+                    await self.turn()
             except (KubeError, TimeoutError) as error:
-                log.warning("the Lease can't be reached", extra={"error": str(error)})
+                if not failing:
+                    log.warning("the Lease can't be reached", extra={"error": str(error)})
+                failing = True
+            else:
+                if failing:
+                    log.info("the Lease can be reached again")
+                failing = False
             if self._leads and not may_act(self._renewed_at, self._terms, self._clock()):
                 self._lose("it could not be renewed in time")
             await asyncio.sleep(self._pause_s())
@@ -126,7 +133,8 @@ class Leadership:
             spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
             await self._kube.replace({**lease, "spec": spec}, in_turn=False)
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
+        """Look, and take or renew what can be had. KubeError if that can't be known."""
         began = self._clock()
         if self._leads and self._lease is not None:
             try:

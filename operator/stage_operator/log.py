@@ -30,6 +30,7 @@ _QUIET: Final = {
     "kopf": logging.WARNING,
     "asyncio": logging.WARNING,
     "aiohttp.access": logging.WARNING,
+    "kopf._cogs.clients": logging.CRITICAL,
     # It warns that it doesn't take signals outside of the main thread, which is why it runs there.
     "kopf._core.reactor.running": logging.ERROR,
 }

@@ -47,6 +47,9 @@ class Tools:
     applier: Applier
     events: Events
     metrics: Metrics
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    """UNIX time, which plans are made by."""
 
 
 class Reconciler:
@@ -72,8 +75,8 @@ class Reconciler:
         self._settings = settings
         self._api = api
         self._may_act = may_act
-        self._clock = time.monotonic
-        self._wall = time.time
+        self._clock = tools.clock
+        self._wall = tools.wall
         self._refusals: dict[StageKey, tuple[Refusal, ...]] = {}
 
     async def turn(self, key: StageKey, waited_s: float) -> float | None:

@@ -89,6 +89,7 @@ class Watches:
         self._moved_at = time.monotonic()
         self._stop: Callable[[], None] | None = None
         self._listed: set[str] = set()
+        self._failing: set[str] = set()
 
     def quiet_s(self) -> float:
         """How long no watch has asked or heard anything."""
@@ -186,6 +187,16 @@ class Watches:
             _quietly(self._loop, self._begun, kind)
         return response
 
+    def _note(self, name: str, code: int) -> None:
+        """Log when requests begin to fail, and when they work again; kopf would log each."""
+        works = 200 <= code < 300
+        if works and name in self._failing:
+            self._failing.discard(name)
+            log.info("a watch works again", extra={"resource": name})
+        elif not works and name not in self._failing:
+            self._failing.add(name)
+            log.warning("a watch gets no answer", extra={"resource": name, "code": code})
+
     def _deliver(self, kind: str, type_: str | None, obj: Manifest) -> None:
         self._inbox.append((kind, type_, obj))
         if not self._poked:
@@ -218,7 +229,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True  # needs rights to namespaces and definitions
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10)
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 2)  # the last is how late its return is noticed
     settings.watching.server_timeout = WATCH_S
     settings.watching.inactivity_timeout = INACTIVE_S
     settings.watching.chunk_size = 500
