@@ -1,7 +1,8 @@
 """An operator with a plan that fits on a page: replicas x one pause pod, for tests of what isn't the plan.
 
 Run as `python -m support.plain_stage_plan FLAGS…`. What it does depends on the spec of the stage only:
-`engine.env` may hold PLAIN_ENDLESS (status changes at each look) and PLAIN_SECRET (a secret is made once).
+`engine.env` may hold PLAIN_ENDLESS (status changes at each look) and PLAIN_SECRET (a secret is made once). Its pods
+wait behind a gate, so that no scheduler or kubelet has a say; a test sets their status.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ def _pod(stage: Manifest, replica: int, epoch: int, settings: PlanSettings) -> M
     pod["metadata"]["labels"] |= {names.LABEL_REPLICA: str(replica), names.LABEL_EPOCH: str(epoch)}
     pod["spec"] = {
         "restartPolicy": "Never",
+        "schedulingGates": [{"name": f"{names.GROUP}/plain"}],
         "containers": [{"name": "stage", "image": settings.worker_image}],
     }
     return pod
