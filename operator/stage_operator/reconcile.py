@@ -10,9 +10,9 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from stage_operator import log as logs
 from stage_operator.apply import Applier, Fenced, emits
@@ -22,6 +22,8 @@ from stage_operator.kube import NODES, STAGES, Kube, KubeError, Missing
 from stage_operator.metrics import Metrics
 from stage_operator.model import Api, Emit, Manifest, Objects, Plan, PlanSettings, Refusal, StageKey
 from stage_operator.queue import Retry
+from stage_operator.recovery import Recoveries, ends_between
+from stage_operator.stage_series import mapping
 from stage_operator.status import Later, Stale, StatusWriter, Stored
 
 MOST_LOOKS: Final = 3
@@ -78,6 +80,7 @@ class Reconciler:
         self._clock = tools.clock
         self._wall = tools.wall
         self._refusals: dict[StageKey, tuple[Refusal, ...]] = {}
+        self._recoveries = Recoveries()
 
     async def turn(self, key: StageKey, waited_s: float) -> float | None:
         """Work on a stage. The answer is when to come again, by the clock; Retry after a wait."""
@@ -207,8 +210,11 @@ class Reconciler:
         if after is None:
             return
         self._cache.put(STAGE, after)
-        if (count := restarts_of(after) - restarts_of(before)) > 0:
-            self._metrics.group_restarted(reason_of(after), count)
+        ends = ends_between(mapping(before.get("status")), mapping(after.get("status")))
+        for reason, count in ends.items():
+            self._metrics.group_restarted(reason, count)
+        if (took_s := self._recoveries.see(after, bool(ends), self._clock())) is not None:
+            self._metrics.recovered(took_s)
 
     def _remember(self, key: StageKey, refusals: tuple[Refusal, ...]) -> None:
         if refusals:
@@ -220,15 +226,4 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._writer.forget(key)
         self._applier.forget(key)
-
-
-def restarts_of(stage: Mapping[str, Any]) -> int:
-    """How often the replicas of a stage were restarted, as its status says."""
-    status = stage.get("status")
-    count = status.get("restarts") if isinstance(status, Mapping) else 0
-    return count if isinstance(count, int) else 0
-
-
-def reason_of(stage: Mapping[str, Any]) -> str:
-    """Why a replica ended last."""
-    return "unknown"
+        self._recoveries.forget(key)
