@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stage_api import names
-from stage_api.errors import Fault
 from stage_api.replica_status import ReplicaPhase
 from stage_api.stage import DiffusionStage
 from stage_operator.lives import LIVE, Life, Replica
@@ -18,18 +17,6 @@ from stage_operator.resources.secret import keys
 from stage_operator.rollout import Wish
 
 _CONFIG_MAP, _POD_GROUP = "ConfigMap", "PodGroup"
-
-
-def refused(stage: DiffusionStage, api: Api, settings: PlanSettings) -> tuple[Fault, ...]:
-    """What a stage asks for that this operator, or this cluster, doesn't give."""
-    found = [gang.fault(stage, api)]
-    host_path = stage.spec.model.source.host_path
-    if host_path is not None and not settings.allow_host_path:
-        expected = "another source: this operator lets no stage read folders of the nodes"
-        found.append(Fault("spec.model.source.hostPath", expected, host_path.path))
-    if stage.spec.engine.image is None and not settings.worker_image:
-        found.append(Fault("spec.engine.image", "an image, since the operator has no default", "nothing"))
-    return tuple(fault for fault in found if fault is not None)
 
 
 def life_pods(stage: DiffusionStage, life: Life, api: Api, settings: PlanSettings) -> tuple[Manifest, ...]:

@@ -22,6 +22,7 @@ from stage_operator.lives import LIVE, Life, Replica, advance, deletions, gather
 from stage_operator.memory import Memory, read, recall, written
 from stage_operator.model import Action, CreatePod, Manifest, Objects, Plan, PlanSettings, Refusal
 from stage_operator.observe import Sight, observe
+from stage_operator.resources.refusal import refused
 from stage_operator.rollout import Settled, Wish, asked_restart, is_available, settle, wanted_revision
 from stage_operator.timer import Timer
 
@@ -37,7 +38,7 @@ def plan(objects: Objects, *, now_s: float, jitter: float, settings: PlanSetting
         stage = parse_stage({name: value for name, value in raw.items() if name != "status"}, executable=True)
     except SpecError as error:
         return _refused(raw, "SpecInvalid", error.faults, now_s)
-    if faults := children.refused(stage, objects.api, settings):
+    if faults := refused(stage, objects.api, settings):
         return _refused(raw, "NotAllowed", faults, now_s)
     return _Planning(objects, stage, Timer(now_s), jitter, settings).plan()
 

@@ -44,7 +44,7 @@ def pods(
     api: Api,
     avoid: Sequence[str] = (),
 ) -> tuple[Manifest, ...]:
-    """Every pod of one life, by ordinal; `avoid` are nodes where none of them may go."""
+    """Every pod of one life, by ordinal; `avoid` are nodes where they go only if no other has room."""
     topology = derive(stage.spec.parallelism, stage.spec.ranks_per_pod)
     config = config_map(stage)["metadata"]["name"]
     group = gang.membership(stage, replica, epoch, api)

@@ -128,8 +128,12 @@ def test_a_bad_device_keeps_the_next_life_off_its_node() -> None:
     operator.settle()
     made = next(a for a in reversed(cluster.log) if isinstance(a, CreatePod))
     affinity = made.manifest["spec"]["affinity"]["nodeAffinity"]
-    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert terms[0]["matchFields"][0] == {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    (wish,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert wish["preference"]["matchFields"][0] == {
+        "key": "metadata.name",
+        "operator": "NotIn",
+        "values": [node],
+    }
 
 
 @pytest.mark.parametrize("how", ["evict", "delete", "force", "unknown", "gone"])
