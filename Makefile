@@ -55,14 +55,18 @@ soak: $(READY)  ## Ten minutes of full load with aborts, drops and killed ranks;
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
-generate: $(READY)  ## Write the CRD from the contract, the chart's table of values, and the table of invariants
+generate: $(READY)  ## Write what is made from the code: the CRD, dashboards, pages and tables
 	$(BIN)/python -m stage_api.crdgen
 	$(BIN)/python hack/chart_values.py
+	$(BIN)/python hack/dashboards.py
+	$(BIN)/python hack/metric_pages.py
 	$(BIN)/python hack/invariants.py
 
 verify: $(READY)  ## Fail if a generated file or a checkpoint differs from its source
 	$(BIN)/python -m stage_api.crdgen --check
 	$(BIN)/python hack/chart_values.py --check
+	$(BIN)/python hack/dashboards.py --check
+	$(BIN)/python hack/metric_pages.py --check
 	cd models/shapes && sha256sum --check --quiet SHA256SUMS
 	cd models/digits && sha256sum --check --quiet SHA256SUMS
 
