@@ -138,6 +138,8 @@ class _Call:
 async def configure(kubeconfig: str | None) -> Configuration:
     """How to reach the API server: by that file, else as a pod does, else by KUBECONFIG or ~/.kube/config."""
     configuration = Configuration()
+    # Looking for proxies in the environment for each request is dear; one in the kubeconfig is heeded all the same.
+    configuration.client_session_kwargs = {"trust_env": False}
     if kubeconfig is None:
         try:
             config.load_incluster_config(client_configuration=configuration)
@@ -146,6 +148,14 @@ async def configure(kubeconfig: str | None) -> Configuration:
     else:
         await config.load_kube_config(kubeconfig, client_configuration=configuration)
     return configuration
+
+
+class _PlainClient(ApiClient):  # type: ignore[misc]
+    """Its bodies are plain JSON already; walking each of them costs more than all else about a request."""
+
+    def sanitize_for_serialization(self, obj: Any) -> Any:
+        """The same object."""
+        return obj
 
 
 class Kube:
@@ -159,7 +169,7 @@ class Kube:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.configuration: Final = configuration
-        self._client = ApiClient(configuration)
+        self._client = _PlainClient(configuration)
         self._client.user_agent = FIELD_MANAGER
         # Without its discovery, which keeps a file that outlives what it says.
         self._dynamic = DynamicClient(self._client)

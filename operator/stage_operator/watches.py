@@ -259,7 +259,7 @@ def _session(configuration: Configuration, observe: Any) -> aiohttp.ClientSessio
         connector=aiohttp.TCPConnector(limit=0, ssl=context),
         headers={"User-Agent": f"{FIELD_MANAGER}-watches"},
         middlewares=(observe, authorise),
-        trust_env=True,
+        proxy=configuration.proxy,
     )
 
 
