@@ -106,7 +106,7 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     session.run()
     if session.packer is not None:
         session.packer.close()
-    session.worker.close()
+    session.worker.close(with_process=True)
     if session.sender is not None:
         session.sender.close()
     if context is not None:

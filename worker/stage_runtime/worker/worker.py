@@ -172,11 +172,16 @@ class Worker:
             what = f"{type(call).__name__}: {type(error).__name__}: {error}"
             raise (OutOfMemory if out_of_memory(error) else RequestFailed)(what) from error
 
-    def close(self) -> None:
-        """Drop the model and give the device's memory back, so that a later engine can use it. Idempotent."""
+    def close(self, *, with_process: bool = False) -> None:
+        """Drop the model and give the device's memory back, so that a later engine can use it. Idempotent.
+
+        `with_process`: the process ends next, and the system takes its memory back faster than this can.
+        """
         self._scheduled = ()
         self._profiling.close()
         self._extension = None
+        if with_process:
+            return
         self._residency.close()
         self._runner.close()
         gc.collect()
