@@ -19,6 +19,22 @@ needs_builder = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("buildah") is None,
     reason="THE IMAGES ARE NOT TESTED: buildah is missing, or this is not root",
 )
+REGISTRY = os.environ.get("IMAGE_REGISTRY", "")
+"""Where the nodes of the cluster under test pull from, such as 10.0.0.1:5000; plain http will do."""
+
+needs_registry = pytest.mark.skipif(
+    not REGISTRY or os.geteuid() != 0 or shutil.which("buildah") is None,
+    reason="NOT TESTED with images: IMAGE_REGISTRY names no registry of the cluster, or buildah can't build",
+)
+
+
+@functools.cache
+def pushed(part: str) -> str:
+    """Tag under which the nodes find the image of this checkout in REGISTRY."""
+    local = image(part)
+    name = local.removeprefix("localhost/")
+    buildah("push", "--tls-verify=false", local, f"docker://{REGISTRY}/{name}", timeout_s=BUILD_S)
+    return name.rpartition(":")[2]
 
 
 @functools.cache
@@ -45,9 +61,9 @@ def provide_base() -> None:
         subprocess.run([str(maker)], check=True, capture_output=True, timeout=BUILD_S)
 
 
-def buildah(*args: str) -> str:
+def buildah(*args: str, timeout_s: float = RUN_S) -> str:
     """What it prints."""
-    done = subprocess.run(["buildah", *args], capture_output=True, text=True, timeout=RUN_S, check=False)
+    done = subprocess.run(["buildah", *args], capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
