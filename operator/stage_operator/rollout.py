@@ -183,9 +183,12 @@ class _Settling:
         """Begin lives until there are as many as wanted, in places of old before new ones."""
         room = self._room()
         dead = sorted(index for index in self.vacant if self.lives[index].phase not in LIVE)
-        while dead and len(self.lives) > room:
-            self._forget(dead.pop())
-        for index in dead:
+        for index in reversed(dead):
+            # One that has pods left, on a node that is lost, is remembered until they are gone.
+            if len(self.lives) > room and self._is_bare(index):
+                self._forget(index)
+        dead = [index for index in dead if index in self.lives]
+        for index in dead[: max(0, room - len(self.lives) + len(dead))]:
             life = self.lives[index]
             due_s = life.history.restart_at_s
             fresh = life.revision != self.wish.revision or life.phase is ReplicaPhase.SUSPENDED
@@ -208,7 +211,8 @@ class _Settling:
             if self.wish.spec.suspend and index < self.wish.spec.replicas:
                 self.lives[index] = replace(life, phase=ReplicaPhase.SUSPENDED)
             elif self.wish.spec.suspend:
-                self._forget(index)
+                if self._is_bare(index):
+                    self._forget(index)
             elif life.history.restart_at_s is not None and not self.timer.due(life.history.restart_at_s):
                 self.lives[index] = replace(life, phase=ReplicaPhase.BACK_OFF)
 
@@ -280,11 +284,15 @@ class _Settling:
         nodes = (self.sight.node_of(pod) for pod in self.by_index[index].pods)
         return any(node is not None and node.draining for node in nodes)
 
-    def _stop(self, index: int, why: Stop) -> None:
+    def _is_bare(self, index: int) -> bool:
+        """Whether it has no pods at all, wherever they may be."""
         replica = self.by_index[index]
+        return not replica.pods and not replica.older
+
+    def _stop(self, index: int, why: Stop) -> None:
         self.stopped[index] = why
         self.lives[index] = stopped(self.lives[index])
-        if not replica.pods and not replica.older:
+        if self._is_bare(index):
             self.vacant.add(index)
 
     def _forget(self, index: int) -> None:

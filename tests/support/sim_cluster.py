@@ -57,6 +57,8 @@ class SimCluster:
         self.full: set[str] = set()
         self.log: list[Action] = []
         self.on_create: list[Callable[[Raw], None]] = []
+        self.on_delete: list[Callable[[Raw, bool], None]] = []
+        self.on_status: list[Callable[[Raw, Raw], None]] = []
         self._uids = itertools.count()
         for i in range(nodes):
             self.add_node(f"node-{i}")
@@ -83,6 +85,8 @@ class SimCluster:
         pod = self.pods.get(name)
         if pod is None or pod["metadata"]["uid"] != uid:
             return None
+        for watcher in self.on_delete:
+            watcher(pod, force)
         grace_s = 30 if grace_s is None else grace_s
         over = pod["status"]["phase"] in ("Failed", "Succeeded")
         if force or grace_s == 0 or over or not pod["spec"].get("nodeName"):
@@ -92,6 +96,12 @@ class SimCluster:
             pod["metadata"]["deletionTimestamp"] = time_text(self.now_s + grace_s)
             pod["metadata"]["deletionGracePeriodSeconds"] = grace_s
         return pod
+
+    def store_status(self, status: Raw) -> None:
+        """The status as it is from now on."""
+        for watcher in self.on_status:
+            watcher(self.status, status)
+        self.stage["status"] = copy.deepcopy(status)
 
     def edit(self, **spec: Any) -> None:
         """A user's new spec; what isn't named stays."""
@@ -149,7 +159,7 @@ class SimCluster:
     def schedule(self) -> None:
         """Bind what isn't."""
         for pod in self.pods.values():
-            if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+            if pod["spec"].get("nodeName") or pod["status"]["phase"] != "Pending":
                 continue
             free = [name for name in sorted(self.nodes) if self._has_room(name)]
             if free:
@@ -310,7 +320,7 @@ class SimOperator:
 
         if made.status_first:
             step()
-            self.cluster.stage["status"] = made.status
+            self.cluster.store_status(made.status)
         refusals: list[Refusal] = []
         for action in made.actions:
             step()
@@ -318,7 +328,7 @@ class SimOperator:
                 refusals.append(found)
         self.refusals = tuple(refusals)
         step()
-        self.cluster.stage["status"] = made.status
+        self.cluster.store_status(made.status)
         return made
 
     def _do(self, action: Action) -> Refusal | None:
