@@ -66,7 +66,7 @@ def a_drawing(
     request_id: str,
     *,
     steps: int = 4,
-    seed: int = 7,
+    seed: int | None = 7,
     prompt: str = "a red circle",
     previews: int = 0,
     guidance: float | None = None,
