@@ -24,6 +24,7 @@ from stage_operator.timer import Timer
 
 NAME_CONFLICT: Final = "NameConflict"
 UNSCHEDULABLE: Final = "Unschedulable"
+ROLLING_OUT: Final = "RollingOut"
 ROLLOUT_HALTED: Final = "RolloutHalted"
 DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 _MAX_MESSAGE: Final = 1024
@@ -123,7 +124,7 @@ def phase(view: View, found: Mapping[str, Finding]) -> str:
         return "Suspended"
     if found[st.FAILED].holds:
         return "Failed"
-    if view.settled.outdated and found[st.PROGRESSING].holds:
+    if found[st.PROGRESSING].reason == ROLLING_OUT:
         return "Updating"
     if view.serving >= wanted:
         return "Degraded" if found[st.DEGRADED].holds else "Ready"
@@ -196,7 +197,9 @@ def _progressing(view: View) -> Finding:
         return Finding(
             st.PROGRESSING, False, DEADLINE_EXCEEDED, f"{text}, and nothing has moved for too long"
         )
-    return Finding(st.PROGRESSING, True, "RollingOut" if settled.outdated else "ReplicasChanging", text)
+    was = _before(view, st.PROGRESSING)
+    rolling = settled.outdated or (was is not None and was.reason == ROLLING_OUT)
+    return Finding(st.PROGRESSING, True, ROLLING_OUT if rolling else "ReplicasChanging", text)
 
 
 def _is_settled(view: View) -> bool:
@@ -288,7 +291,7 @@ def _ready(view: View, degraded: Finding) -> Finding:
         return Finding(st.READY, False, reason, f"{text}; {degraded.message}" if degraded.holds else text)
     if view.settled.outdated:
         text = f"{view.updated} of {wanted} replicas have the spec as it is now"
-        return Finding(st.READY, False, "RollingOut", text)
+        return Finding(st.READY, False, ROLLING_OUT, text)
     return Finding(st.READY, True, "ReplicasReady" if wanted else "NoReplicasWanted")
 
 

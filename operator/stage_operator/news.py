@@ -12,7 +12,7 @@ from stage_api import names
 from stage_api import status as st
 from stage_api.replica_status import ReplicaPhase
 from stage_api.status import Condition, ConditionStatus
-from stage_operator.conditions import DEADLINE_EXCEEDED, ROLLOUT_HALTED, Finding, told
+from stage_operator.conditions import DEADLINE_EXCEEDED, ROLLING_OUT, ROLLOUT_HALTED, Finding, told
 from stage_operator.lives import Life, Replica
 from stage_operator.model import Emit
 from stage_operator.rollout import Stop
@@ -68,9 +68,9 @@ def of_conditions(
 def _progress(was: Condition | None, finding: Finding, stage: Mapping[str, Any]) -> Iterator[Emit]:
     if finding.reason in _STUCK:
         yield Emit("Warning", finding.reason, finding.message, stage)
-    elif finding.reason == "RollingOut":
+    elif finding.reason == ROLLING_OUT:
         yield Emit("Normal", "RolloutStarted", finding.message, stage)
-    elif was is not None and was.reason == "RollingOut" and finding.reason == "Complete":
+    elif was is not None and was.reason == ROLLING_OUT and finding.reason == "Complete":
         yield Emit("Normal", "RolloutFinished", "every replica has the spec as it is now", stage)
 
 
