@@ -1,4 +1,5 @@
-"""The command of a pod: `python -m stage_runtime serve --config FILE`.
+"""The commands of a pod: `python -m stage_runtime serve --config FILE`, and `fetch` before it where a model has to be
+fetched.
 
 It serves until it is told to stop, which is exit 0, or until the engine dies, which is that death's exit code and
 termination report. As process 1 it has no default actions to rely on: what it doesn't handle, the kernel drops.
@@ -34,10 +35,15 @@ def _parse(argv: Sequence[str] | None) -> Namespace:
 
     from stage_api import names
 
-    parser = argparse.ArgumentParser(prog="stage_runtime", description="The command of a stage's pod.")
-    serve = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("serve", help="serve a stage")
+    parser = argparse.ArgumentParser(prog="stage_runtime", description="The commands of a stage's pod.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    serve = commands.add_parser("serve", help="serve a stage")
+    fetch = commands.add_parser("fetch", help="fetch a stage's model from the Hugging Face Hub")
     config = os.environ.get(names.ENV_CONFIG) or f"{names.CONFIG_DIR}/{names.CONFIG_FILE}"
-    serve.add_argument("--config", metavar="FILE", default=config, help=f"the stage's config ({config})")
+    for command in (serve, fetch):
+        command.add_argument(
+            "--config", metavar="FILE", default=config, help=f"the stage's config ({config})"
+        )
     serve.add_argument("--host", metavar="H", help="address to listen on (every one)")
     serve.add_argument(
         "--port", metavar="P", type=int, help="port to listen on (the config's); 0 is any free one"
@@ -58,6 +64,9 @@ def _run(arguments: Namespace) -> NoReturn:
     try:
         config = load(arguments.config, executable=True)
         log.configure(config.name)
+        if arguments.command == "fetch":
+            _fetch(config)
+            leave(None)
         death = asyncio.run(_serve(config, arguments))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the process leaves with its code
         _tell(error)
@@ -71,6 +80,40 @@ def _epoch() -> int:
 
     given = os.environ.get(names.ENV_EPOCH, "")
     return int(given) if given.isdecimal() else 0
+
+
+def _fetch(config: StageConfig) -> None:
+    """Bring the model to where the stage will look for it, or end the process with the reason."""
+    import time
+    from pathlib import Path
+    from threading import Timer
+
+    from stage_api import names
+    from stage_api.errors import Fault, SpecError
+    from stage_runtime.core.errors import FetchFailed
+    from stage_runtime.exit import leave
+
+    for number in _STOP:  # not 0, which says that the model is there
+        signal.signal(number, lambda number, _: os._exit(128 + number))
+    source, folder = config.model.source.hugging_face, os.environ.get(names.ENV_MODEL_DIR)
+    if source is None:
+        raise SpecError([Fault("model.source", "huggingFace, to fetch it", config.model.source.kind)])
+    if not folder:
+        raise SpecError([Fault(names.ENV_MODEL_DIR, "the folder to fetch into", "nothing")])
+    limit_s = float(config.startup.fetch_timeout_seconds)
+    late = FetchFailed(f"{source.repo} could not be fetched within {limit_s:.0f} s")
+    watch = Timer(limit_s, leave, (late,), {"epoch": _epoch()})
+    watch.daemon = True
+    watch.start()
+
+    # Before the hub's library reads them. To fetch is to go online, whatever holds for the stage.
+    os.environ.update(
+        HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1", DO_NOT_TRACK="1"
+    )
+    from stage_runtime.pipelines.fetch import fetch, read_token
+
+    fetch(source, Path(folder), token=read_token(source), deadline_s=time.monotonic() + limit_s)
+    watch.cancel()
 
 
 async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | None:

@@ -15,16 +15,15 @@ from stage_api import names
 from stage_api.kube_values import Quantity
 from stage_api.revision import revision_of
 from stage_api.stage import DiffusionStage
-from stage_api.topology import Topology, derive
+from stage_api.topology import derive
 from stage_operator.model import Api, Manifest, PlanSettings
-from stage_operator.resources import gang, volume
+from stage_operator.resources import environment, gang, volume
 from stage_operator.resources.config_map import config_map
 from stage_operator.resources.identity import child
 from stage_operator.resources.placement import avoiding
 from stage_operator.resources.template import overlay
 
 COMMAND: Final = ("python", "-m", "stage_runtime")
-USER: Final = "omnistage"  # libraries ask for the name of a user that no file knows
 
 GRACE_S: Final = 15
 """For the end itself, after what runs has had its time."""
@@ -48,7 +47,7 @@ def pods(
     topology = derive(stage.spec.parallelism, stage.spec.ranks_per_pod)
     config = config_map(stage)["metadata"]["name"]
     group = gang.membership(stage, replica, epoch, api)
-    shared = _identity(stage, replica, epoch, topology)
+    shared = _identity(stage, replica, epoch)
     made = []
     for ordinal in range(topology.pods):
         pod = child(
@@ -63,14 +62,16 @@ def pods(
             **group.annotations,
         }
         spec = _spec(stage, volume.mounted(stage, config, ordinal), settings)
-        spec["containers"][0]["env"] = _environment(stage, replica, epoch, ordinal, topology)
+        spec["containers"][0]["env"] = environment.of_stage(stage, replica, epoch, ordinal, topology)
+        for fetch in spec.get("initContainers", ()):
+            fetch["env"] = environment.of_any(stage, replica, epoch)
         pod["spec"] = {**spec, "hostname": pod["metadata"]["name"], **group.spec}
         pod = overlay(pod, stage.spec.pod_template)
         made.append({**pod, "spec": avoiding(pod["spec"], avoid)})
     return tuple(made)
 
 
-def _identity(stage: DiffusionStage, replica: int, epoch: int, topology: Topology) -> dict[str, str]:
+def _identity(stage: DiffusionStage, replica: int, epoch: int) -> dict[str, str]:
     return {
         names.LABEL_REPLICA: str(replica),
         names.LABEL_EPOCH: str(epoch),
@@ -126,7 +127,6 @@ def _fetch_container(
 ) -> Manifest:
     return {
         **_container(stage, names.FETCH_CONTAINER, "fetch", settings),
-        "env": _home(stage),
         "resources": _amounts(stage),
         "volumeMounts": [one.in_fetch for one in mounted if one.in_fetch is not None],
     }
@@ -179,34 +179,3 @@ def _probes(stage: DiffusionStage) -> Manifest:
         "livenessProbe": get(names.PATH_LIVE, period_s=10, failures=6, **soon),
         "readinessProbe": get(names.PATH_READY, period_s=2, failures=3),
     }
-
-
-def _home(stage: DiffusionStage) -> list[Manifest]:
-    """What any process of a pod must find. First in the list, so that a user's variables may refer to it."""
-    values = {
-        names.ENV_STAGE: stage.metadata.name,
-        "HOME": names.TMP_DIR,
-        "LOGNAME": USER,
-        "TMPDIR": names.TMP_DIR,
-    }
-    if (folder := volume.model_folder(stage.spec.model.source)) is not None:
-        values[names.ENV_MODEL_DIR] = folder
-    return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def _environment(
-    stage: DiffusionStage, replica: int, epoch: int, ordinal: int, topology: Topology
-) -> list[Manifest]:
-    name, namespace = stage.metadata.name, stage.metadata.namespace
-    values: dict[str, str | int] = {
-        names.ENV_REPLICA: replica,
-        names.ENV_EPOCH: epoch,
-        names.ENV_GROUP_RANK: ordinal,
-        names.ENV_WORLD_SIZE: topology.world_size,
-        names.ENV_LOCAL_WORLD_SIZE: topology.ranks_per_pod,
-        "HF_HUB_OFFLINE": 1,  # whatever is needed is there: a start that asks the network fails, or waits
-    }
-    if topology.pods > 1:
-        values[names.ENV_MASTER_ADDR] = names.master_addr(name, namespace, replica, epoch)
-        values[names.ENV_MASTER_PORT] = names.MASTER_PORT
-    return [*_home(stage), *({"name": key, "value": str(value)} for key, value in values.items())]

@@ -14,6 +14,7 @@ StageError
 │   ├── RendezvousTimeout     the ranks did not meet in time                 exit 73
 │   └── OutOfDeviceMemory     the model does not fit                         exit 74
 ├── ModelError                the model is missing, broken or incompatible   exit 65
+├── FetchFailed               the model did not come; another try may help   exit 70
 └── InternalError             a law of ours is broken                        exit 70
 
 A wrong stage spec is `stage_api.errors.SpecError` (exit 64): it belongs to the contract.
@@ -143,6 +144,12 @@ class ModelError(StageError):
 
     code = "model_error"
     exit_code = ExitCode.MODEL
+
+
+class FetchFailed(StageError):
+    """The model could not be fetched, for a reason that may pass."""
+
+    code = "fetch_failed"
 
 
 class InternalError(StageError):
