@@ -150,3 +150,13 @@ def test_a_rank_that_blames_another_is_not_the_one_at_fault() -> None:
     cause = deaths.cause()
     assert cause is not None
     assert (cause.rank, str(cause)) == (1, f"rank 0: {words}")
+
+
+def test_only_of_a_rank_that_ended_by_itself_are_last_words_missed() -> None:
+    deaths = Deaths()
+    deaths.exited(0, -signal.SIGKILL)
+    assert not deaths.wordless
+    deaths.exited(1, ExitCode.RANK_DIED)
+    assert deaths.wordless
+    deaths.said(dying(1, ExitCode.RANK_DIED))
+    assert not deaths.wordless

@@ -64,6 +64,11 @@ class Deaths:
         """True when ranks ended only by themselves, as they do when another one is gone."""
         return bool(self._codes) and all(code in _CONSEQUENCES for code in self._codes.values())
 
+    @property
+    def wordless(self) -> bool:
+        """A rank ended by itself, and what it said last has not been heard."""
+        return any(0 < code < LOST and rank not in self._words for rank, code in self._codes.items())
+
     def cause(self) -> EngineDeadError | None:
         """What killed the group; None while all ranks live.
 

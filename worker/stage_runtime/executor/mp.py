@@ -52,6 +52,7 @@ from stage_runtime.ipc.shm import Receiver
 
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
+LISTEN_S: Final = 0.002  # between two looks for last words
 CAUSE_S: Final = 0.05  # for the rank to end that others ended of
 
 log = logging.getLogger(__name__)
@@ -360,14 +361,17 @@ class MpExecutor:
         return self._deaths.cause()
 
     def _hear_on(self) -> None:
-        """Give the rank that others ended of time to end, and what is said in other pods time to be heard."""
+        """Give the rank that others ended of time to end, and what was said last time to be heard."""
         until_s = time.monotonic() + CAUSE_S
         self._supervisor.wait(CAUSE_S)
-        if self._topology.pods > 1 and get_ident() == self._thread:
-            self._noticed.wait(max(0.0, until_s - time.monotonic()))
+        while get_ident() == self._thread:
             for reply in self._channel.receive(0.0):
                 if isinstance(reply, Dying | Ended):
                     self._deaths.said(reply)
+            all_heard = self._topology.pods == 1 and not self._deaths.wordless
+            if all_heard or time.monotonic() >= until_s:
+                return
+            self._noticed.wait(LISTEN_S)
 
     def _die(self, death: EngineDeadError) -> EngineDeadError:
         """Refuse everything from now on. Only the first cause counts; returns it."""
