@@ -55,7 +55,7 @@ class Prometheus:
         }
         file = self._folder / "prometheus.json"  # which is YAML as well
         file.write_text(json.dumps(config))
-        port = _free_port()
+        port = free_port()
         self._log = (self._folder / "prometheus.log").open("w")
         self._process = subprocess.Popen(
             [
@@ -106,6 +106,18 @@ class Prometheus:
         groups = self._get("/api/v1/rules", {})["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
+    def wait_targets(self) -> None:
+        """Until each has been scraped."""
+
+        def ailing() -> list[str]:
+            targets = self._get("/api/v1/targets", {})["activeTargets"]
+            return [f"{one['scrapeUrl']}: {one['health']} {one['lastError']}" for one in targets]
+
+        try:
+            until(lambda: self.latest(f"sum(up) == {len(self._targets)}"), "all are scraped", 30)
+        except AssertionError as late:
+            raise AssertionError("\n".join(ailing())) from late
+
     def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
         answer = self._client.get(path, params=dict(query))
         assert answer.status_code == httpx.codes.OK, f"{query}: {answer.text}"
@@ -141,7 +153,8 @@ def expressions(page: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield panel["title"], filled_in(target["expr"], chosen)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody had a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
