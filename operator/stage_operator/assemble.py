@@ -12,6 +12,7 @@ from typing import Final
 from stage_operator import discovery
 from stage_operator.apply import Applier
 from stage_operator.cache import POD, STAGE, Cache
+from stage_operator.definition import check_definition
 from stage_operator.events import Events
 from stage_operator.health import HealthServer, Heart, Pulse
 from stage_operator.kube import Kube, KubeError, configure
@@ -113,8 +114,7 @@ class Operator:
             await asyncio.sleep(wait_s)
 
     async def _sync_once(self) -> None:
-        if not await discovery.stages_served(self._kube):
-            raise KubeError("the CustomResourceDefinition of this version is not there")
+        await check_definition(self._kube)
         nodes = self._settings.watch_nodes is not WatchNodes.NO
         if self._settings.watch_nodes is WatchNodes.AUTO:
             nodes = await discovery.nodes_allowed(self._kube)
@@ -168,7 +168,7 @@ class Operator:
 
     def missing(self) -> str | None:
         """What this replica lacks to be ready, as leader or as a warm standby."""
-        return self._lacks
+        return self._lacks if self._resync is None else self._resync.problem
 
     def _pulse(self) -> Pulse:
         return Pulse(

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from stage_api import names
 from stage_operator.kube import NODES, Kube, Missing, Refused, Resource, Trouble, resource_of
 from stage_operator.model import Api
 
@@ -44,15 +43,6 @@ async def discover(kube: Kube, *, nodes: bool) -> Api:
         pod_monitor=await _first(kube, served, (_MONITORS,), "podmonitors"),
         nodes=nodes,
     )
-
-
-async def stages_served(kube: Kube) -> bool:
-    """Whether the CustomResourceDefinition is there in the version that this operator keeps."""
-    try:
-        kinds = await kube.fetch(f"/apis/{names.API_VERSION}")
-    except Missing:
-        return False
-    return any(kind["name"] == names.PLURAL for kind in kinds.get("resources", ()))
 
 
 async def nodes_allowed(kube: Kube) -> bool:

@@ -7,6 +7,7 @@ be reached is no fault of this process, which tries again and so counts as movin
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,14 +88,14 @@ class HealthServer:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
 
     async def start(self, port: int) -> int:
         """Listen on all addresses. The answer is the port."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, None, port, shutdown_timeout=1)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        listener = _listener(port)
+        await web.SockSite(self._runner, listener).start()
+        return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -110,3 +111,10 @@ class HealthServer:
 
     async def _scrape(self, request: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _listener(port: int) -> socket.socket:
+    """One socket for both families, so that a port chosen by the system is the same for both."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("0.0.0.0", port))

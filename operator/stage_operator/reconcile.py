@@ -29,6 +29,9 @@ from stage_operator.status import Later, Stale, StatusWriter, Stored
 MOST_LOOKS: Final = 3
 """How often a turn starts anew because the stage changed under it."""
 
+SHORTEST_WAKE_S: Final = 0.1
+"""A plan that asks to be made again at once, again and again, doesn't take the processor for itself."""
+
 log = logging.getLogger(__name__)
 
 
@@ -132,7 +135,9 @@ class Reconciler:
         for event in emits(plan.actions):
             self._events.tell(key, event)
         outcome = await self._applier.carry_out(stage, plan.actions)
-        due = [] if plan.wake_at_s is None else [self._clock() + max(0.0, plan.wake_at_s - self._wall())]
+        due = []
+        if plan.wake_at_s is not None:
+            due.append(self._clock() + max(SHORTEST_WAKE_S, plan.wake_at_s - self._wall()))
         if not stored:
             due += await self._store(stage, plan)
         if key in outcome.news:

@@ -63,8 +63,9 @@ class Resync:
 
     def ask(self, kind: str) -> None:
         """List a watched kind soon: its watch had a gap."""
-        self._asked.add(kind)
-        self._wanted.set()
+        if kind in self._watched():
+            self._asked.add(kind)
+            self._wanted.set()
 
     async def everything(self) -> None:
         """List all that there is. KubeError if that can't be done."""
@@ -106,7 +107,7 @@ class Resync:
 
     async def _answer(self) -> None:
         """List what was asked for. What fails is asked for again."""
-        for kind in sorted(self._asked & set(self._watched())):
+        for kind in sorted(self._asked):
             self._asked.discard(kind)
             try:
                 await self._list(kind, WATCHED[kind], _SLIM[kind])

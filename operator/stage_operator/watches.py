@@ -105,6 +105,8 @@ class Watches:
             await reachable()
             self._moved_at = time.monotonic()
             error = await self._once()
+            for kind in self._listed:
+                self._on_list(kind)  # nothing is heard until they are begun again
             reason = "ended" if error is None else type(error).__name__
             self._metrics.watch_restarted("all", reason)
             wait_s = restarts.wait_s(time.monotonic())
@@ -198,6 +200,7 @@ class Watches:
             log.warning("a watch gets no answer", extra={"resource": name, "code": code})
 
     def _deliver(self, kind: str, type_: str | None, obj: Manifest) -> None:
+        self._moved_at = time.monotonic()
         self._inbox.append((kind, type_, obj))
         if not self._poked:
             self._poked = True
@@ -230,6 +233,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 2)  # the last is how late its return is noticed
+    settings.queueing.idle_timeout = 1.0  # of a task that each object has for itself; its end waits for them
     settings.watching.server_timeout = WATCH_S
     settings.watching.inactivity_timeout = INACTIVE_S
     settings.watching.chunk_size = 500

@@ -49,13 +49,16 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture
 def operator(proxy: Proxy, tmp_path: Path) -> Iterator[OperatorProcess]:
-    operator = OperatorProcess(proxy.kubeconfig(tmp_path), "--leader-elect=false").await_ready()
-    yield operator
-    assert operator.end() == 0
+    operator = OperatorProcess(proxy.kubeconfig(tmp_path), "--leader-elect=false")
+    try:
+        yield operator.await_ready()
+        assert not operator.runs or operator.end() == 0
+    finally:
+        operator.kill()
 
 
-def stage(name: str, replicas: int = 1, *env: str) -> Stage:
-    return Stage(NAMESPACE, name, replicas=replicas, env=env)
+def stage(name: str, replicas: int = 1, *options: str) -> Stage:
+    return Stage(NAMESPACE, name, replicas=replicas, options=options)
 
 
 def test_a_stage_gets_its_pods_and_shows_how_they_are(operator: OperatorProcess) -> None:
@@ -149,7 +152,7 @@ def test_a_busy_api_server_is_given_the_time_that_it_asks_for(
 
 
 def test_a_status_that_changes_all_the_time_is_written_twice_a_second(operator: OperatorProcess) -> None:
-    endless = stage("endless", 1, "PLAIN_ENDLESS")
+    endless = stage("endless", 1, "ENDLESS")
     until(lambda: endless.status().get("model"), "the first status")
     before = operator.metric(r'status_writes_total\{result="stored"\}')
     looks = operator.metric(r'reconcile_total\{result="ok"\}')
@@ -199,7 +202,7 @@ def test_a_child_that_somebody_deleted_or_changed_is_put_right_by_the_next_list(
 
 
 def test_a_secret_is_made_and_not_read(operator: OperatorProcess) -> None:
-    secret = stage("secret", 1, "PLAIN_SECRET")
+    secret = stage("secret", 1, "SECRET")
     secret.await_pods("secret-0-e0-0")
     kubectl(f"--namespace={NAMESPACE}", "get", "secret", names.keys_secret("secret"))
     assert operator.metric(r'api_requests_total\{.*resource="secrets",verb="create"') == 1
@@ -223,7 +226,7 @@ def test_a_stage_that_cannot_be_read_does_not_stop_the_others(operator: Operator
     path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
     anything = [{"op": "replace", "path": path, "value": {"x-kubernetes-preserve-unknown-fields": True}}]
     kubectl("patch", "crd", names.CRD_NAME, "--type=json", f"--patch={json.dumps(anything)}")
-    odd = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": {"replicas": "many", "engine": 7}}
+    odd = {"apiVersion": names.API_VERSION, "kind": names.KIND, "spec": {"engine": 7}}
     metadata = {"name": "odd", "namespace": NAMESPACE}
     try:
         until(lambda: _is_created({**odd, "metadata": metadata}), "the old schema")

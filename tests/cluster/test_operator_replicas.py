@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ pytestmark = [
         reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
     ),
 ]
+
+Start = Callable[..., OperatorProcess]
 
 RULES: list[dict[str, Any]] = [
     {"apiGroups": [names.GROUP], "resources": [names.PLURAL], "verbs": ["get", "list", "watch"]},
@@ -87,22 +89,32 @@ def _grant(rules: list[dict[str, Any]]) -> None:
     kubectl("apply", "-f", "-", stdin=role)
 
 
-def replica(lease: str, *flags: str) -> OperatorProcess:
-    terms = ("--lease-seconds=4", "--renew-seconds=3", "--retry-seconds=0.5")
-    return OperatorProcess(
-        os.environ["KUBECONFIG"],
-        f"--namespaces={NAMESPACE}",
-        f"--lease-namespace={NAMESPACE}",
-        f"--lease-name={lease}",
-        *terms,
-        *flags,
-    )
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a replica; none outlives its test."""
+    started: list[OperatorProcess] = []
+
+    def start(*flags: str, kubeconfig: Path | None = None) -> OperatorProcess:
+        way = os.environ["KUBECONFIG"] if kubeconfig is None else kubeconfig
+        started.append(OperatorProcess(way, f"--namespaces={NAMESPACE}", *flags))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.runs:
+            each.kill()
 
 
-def test_another_replica_takes_over_from_a_killed_one_and_only_then() -> None:
-    first = replica("kill").await_ready()
+def turns(lease: str) -> tuple[str, ...]:
+    """Flags of replicas that take turns by that Lease, quickly."""
+    names_ = (f"--lease-namespace={NAMESPACE}", f"--lease-name={lease}")
+    return (*names_, "--lease-seconds=4", "--renew-seconds=3", "--retry-seconds=0.5")
+
+
+def test_another_replica_takes_over_from_a_killed_one_and_only_then(start: Start) -> None:
+    first = start(*turns("kill")).await_ready()
     until(lambda: first.leads, "the first to lead")
-    second = replica("kill").await_ready()
+    second = start(*turns("kill")).await_ready()
     stage = Stage(NAMESPACE, "killed")
     stage.await_pods("killed-0-e0-0")
     assert not second.leads
@@ -116,19 +128,19 @@ def test_another_replica_takes_over_from_a_killed_one_and_only_then() -> None:
     assert second.end() == 0
 
 
-def test_a_replica_that_ends_in_order_hands_over_at_once() -> None:
-    first = replica("end").await_ready()
+def test_a_replica_that_ends_in_order_hands_over_at_once(start: Start) -> None:
+    first = start(*turns("end")).await_ready()
     until(lambda: first.leads, "the first to lead")
-    second = replica("end").await_ready()
+    second = start(*turns("end")).await_ready()
     assert first.end() == 0
     until(lambda: second.leads, "the second to lead", within_s=3)
     assert second.end() == 0
 
 
-def test_a_leader_that_was_stopped_for_long_writes_nothing_when_it_wakes() -> None:
-    first = replica("stop").await_ready()
+def test_a_leader_that_was_stopped_for_long_writes_nothing_when_it_wakes(start: Start) -> None:
+    first = start(*turns("stop")).await_ready()
     until(lambda: first.leads, "the first to lead")
-    second = replica("stop").await_ready()
+    second = start(*turns("stop")).await_ready()
     stage = Stage(NAMESPACE, "stopped")
     stage.await_pods("stopped-0-e0-0")
     first.pause()
@@ -143,10 +155,10 @@ def test_a_leader_that_was_stopped_for_long_writes_nothing_when_it_wakes() -> No
     assert (first.end(), second.end()) == (0, 0)
 
 
-def test_rights_in_one_namespace_are_enough_and_nothing_else_is_touched(limited: Path) -> None:
-    operator = OperatorProcess(limited, f"--namespaces={NAMESPACE}", f"--lease-namespace={NAMESPACE}")
+def test_rights_in_one_namespace_are_enough_and_nothing_else_is_touched(limited: Path, start: Start) -> None:
+    operator = start(f"--lease-namespace={NAMESPACE}", kubeconfig=limited)
     operator.await_ready()
-    ours, others = Stage(NAMESPACE, "ours", env=("PLAIN_SECRET",)), Stage(ELSEWHERE, "others")
+    ours, others = Stage(NAMESPACE, "ours", options=("SECRET",)), Stage(ELSEWHERE, "others")
     ours.await_pods("ours-0-e0-0")
     ours.tell("ours-0-e0-0", "Failed")
     ours.await_pods("ours-0-e1-0")
@@ -161,9 +173,11 @@ def test_rights_in_one_namespace_are_enough_and_nothing_else_is_touched(limited:
 
 @pytest.mark.parametrize(
     ("resource", "verb", "word"),
-    [("pods", "list", "pods"), (names.PLURAL, "list", names.PLURAL), ("services", "list", "services")],
+    [("pods", "list", "pods"), (names.PLURAL, "list", names.PLURAL), ("configmaps", "list", "configmaps")],
 )
-def test_a_right_that_is_missing_is_named(limited: Path, resource: str, verb: str, word: str) -> None:
+def test_a_right_that_is_missing_is_named(
+    limited: Path, start: Start, resource: str, verb: str, word: str
+) -> None:
     less = [
         {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
         if resource in rule["resources"]
@@ -171,7 +185,7 @@ def test_a_right_that_is_missing_is_named(limited: Path, resource: str, verb: st
         for rule in RULES
     ]
     _grant(less)
-    operator = OperatorProcess(limited, f"--namespaces={NAMESPACE}", "--leader-elect=false")
+    operator = start("--leader-elect=false", kubeconfig=limited)
     until(lambda: operator.said("not ready yet"), "its complaint")
     code, text = operator.ask("/readyz")
     assert code == 503
@@ -183,7 +197,7 @@ def test_a_right_that_is_missing_is_named(limited: Path, resource: str, verb: st
     assert operator.end() == 0
 
 
-def test_wrong_settings_end_with_the_code_for_a_wrong_config() -> None:
-    wrong = OperatorProcess(os.environ["KUBECONFIG"], "--workers=none")
+def test_wrong_settings_end_with_the_code_for_a_wrong_config(start: Start) -> None:
+    wrong = start("--workers=none")
     assert wrong.wait(30) == 64
     assert wrong.said("wrong settings") is not None

@@ -78,7 +78,7 @@ class Proxy:
             request.method,
             self._configuration.host + request.path_qs,
             headers=headers,
-            data=await request.read(),
+            data=await request.read() or None,  # an empty body would get a type
             timeout=aiohttp.ClientTimeout(total=None),
         )
         async with answer:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from stage_api import crdgen, names
+from support.plain_stage_plan import OPTIONS
 from unit.api.bad_stages import ROOT
 
-WAIT_S = 60.0
+WAIT_S = 20.0
 STEP_S = 0.1
 
 Manifest = dict[str, Any]
@@ -53,12 +54,14 @@ def install_crd() -> None:
 class Stage:
     """One stage of the plain plan."""
 
-    def __init__(self, namespace: str, name: str, *, replicas: int = 1, env: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, namespace: str, name: str, *, replicas: int = 1, options: tuple[str, ...] = ()
+    ) -> None:
         self.namespace = namespace
         self.name = name
-        engine = {"dtype": "float32", "device": "cpu", "env": [{"name": each, "value": "1"} for each in env]}
+        engine = {"dtype": "float32", "device": "cpu"}
         spec = {"replicas": replicas, "model": {"source": {"embedded": "shapes"}}, "engine": engine}
-        metadata = {"name": name, "namespace": namespace}
+        metadata = {"name": name, "namespace": namespace, "annotations": {OPTIONS: ",".join(options)}}
         manifest = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec}
         kubectl("apply", "-f", "-", stdin=manifest)
 
@@ -179,9 +182,10 @@ class OperatorProcess:
 
     def metric(self, pattern: str) -> float:
         """The sum of its samples whose line begins so."""
-        found = re.compile(rf"omnistage_operator_{pattern}.*? ([-+.e\d]+)$")
+        # A name stands for itself, not for what it begins.
+        found = re.compile(rf"omnistage_operator_{pattern}(?![a-z_]).*? ?(?P<value>[-+.e\d]+)$")
         lines = self.ask("/metrics")[1].splitlines()
-        return sum(float(match[1]) for line in lines if (match := found.match(line)) is not None)
+        return sum(float(match["value"]) for line in lines if (match := found.match(line)) is not None)
 
     def writes(self) -> float:
         """How much it has written so far, but for the Lease."""
@@ -202,22 +206,27 @@ class OperatorProcess:
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def wait(self, within_s: float) -> int:
-        return self._process.wait(within_s)
+    def wait(self, within_s: float = WAIT_S) -> int:
+        """Its exit code."""
+        code = self._process.wait(within_s)
+        self._reader.join(within_s)
+        return code
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(WAIT_S)
+        self.wait()
 
     def end(self) -> int:
         """Tell it to end; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(WAIT_S)
+        return self.wait()
 
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
+            sys.stderr.write(line)  # shown with a test that fails
             self.lines.append(json.loads(line) if line.startswith("{") else {"message": line})
+        self._process.stderr.close()
 
 
 def _environment() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """An operator with a plan that fits on a page: replicas x one pause pod, for tests of what isn't the plan.
 
-Run as `python -m support.plain_stage_plan FLAGS…`. What it does depends on the spec of the stage only:
-`engine.env` may hold PLAIN_ENDLESS (status changes at each look) and PLAIN_SECRET (a secret is made once). Its pods
-wait behind a gate, so that no scheduler or kubelet has a say; a test sets their status.
+Run as `python -m support.plain_stage_plan FLAGS…`. What it does depends on the stage only, whose
+annotation OPTIONS may hold ENDLESS (its status changes at each look) and SECRET (a secret is made once). Its pods wait
+behind a gate, so that no scheduler or kubelet has a say; a test sets their status.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from stage_operator.model import (
     PlanSettings,
 )
 
+OPTIONS = f"plain.{names.GROUP}/options"
+
 
 def plan(objects: Objects, *, now_s: float, jitter: float, settings: PlanSettings) -> Plan:
     """One pod a replica, each life under a name of its own; a lost pod is written down before it is replaced."""
     stage = objects.stage
     wanted = int(stage["spec"].get("replicas", 1))
-    options = {each["name"]: each.get("value", "") for each in stage["spec"]["engine"].get("env", ())}
+    dict(stage["spec"]["engine"])  # what can't be read is this plan's defect
+    options = (stage["metadata"].get("annotations") or {}).get(OPTIONS, "").split(",")
     status: dict[str, Any] = dict(stage.get("status") or {})
     restarts = int(status.get("restarts") or 0)
     live = [pod for pod in objects.pods if _is_live(pod)]
@@ -46,7 +49,7 @@ def plan(objects: Objects, *, now_s: float, jitter: float, settings: PlanSetting
     restarts += len(dead)
     if len(live) < wanted:
         actions.append(Apply(_service(stage)))
-        if "PLAIN_SECRET" in options:
+        if "SECRET" in options:
             actions.append(CreateOnce(_child(stage, "v1", "Secret", names.keys_secret(_name(stage)))))
         actions += [
             CreatePod(_pod(stage, replica, restarts, settings))
@@ -67,7 +70,7 @@ def plan(objects: Objects, *, now_s: float, jitter: float, settings: PlanSetting
         "observedGeneration": stage["metadata"]["generation"],
     }
     wake_at_s = None
-    if "PLAIN_ENDLESS" in options:
+    if "ENDLESS" in options:
         after["model"] = f"at-{now_s:.4f}"
         wake_at_s = now_s + 0.02
     return Plan(after, tuple(actions), status_first=bool(dead), wake_at_s=wake_at_s)
