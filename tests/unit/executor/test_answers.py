@@ -7,7 +7,7 @@ import pytest
 from stage_runtime.core.control import Health, Invoke, Outstanding, Pause, RankHealth
 from stage_runtime.core.errors import InternalError, InvalidRequest, RequestFailed
 from stage_runtime.core.outcome import Failed
-from stage_runtime.executor.answers import combined
+from stage_runtime.executor.answers import combined, unanswered
 from stage_runtime.ipc.messages import Answered
 
 
@@ -59,3 +59,13 @@ def test_ranks_that_fail_alike_keep_the_type_of_their_error() -> None:
 def test_a_rank_that_does_not_count_is_our_own_fault() -> None:
     with pytest.raises(InternalError, match="counts with"):
         combined(Outstanding(), answers(3))
+
+
+def test_a_rank_that_alone_is_silent_is_at_fault() -> None:
+    died_of = unanswered(Pause(), {0: Answered(rank=0, call_id=1)}, 2)
+    assert (str(died_of), died_of.rank) == ("rank 1 has not answered Pause", 1)
+
+
+def test_of_several_silent_ranks_none_is_blamed() -> None:
+    died_of = unanswered(Pause(), {}, 2)
+    assert (str(died_of), died_of.rank) == ("ranks 0, 1 have not answered Pause", None)

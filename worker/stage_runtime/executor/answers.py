@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stage_runtime.core.control import Control, Health, Outstanding, Pause, RankHealth, Resume, StopEarly
-from stage_runtime.core.errors import InternalError, RequestFailed
+from stage_runtime.core.errors import EngineHung, InternalError, RequestFailed
 from stage_runtime.core.outcome import Failed, as_error
 from stage_runtime.ipc.messages import Answered
 
@@ -28,6 +28,16 @@ def combined(call: Control, answers: Mapping[int, Answered]) -> object:
     if isinstance(call, Health):
         return tuple(msgspec.convert(value, RankHealth) for value in values)
     return tuple(values)
+
+
+def unanswered(call: Control, answers: Mapping[int, Answered], ranks: int) -> EngineHung:
+    """What a group of `ranks` has died of when its time for `call` is over."""
+    silent = sorted(set(range(ranks)) - set(answers))
+    what = type(call).__name__
+    if len(silent) == 1:
+        return EngineHung(f"rank {silent[0]} has not answered {what}", rank=silent[0])
+    # Those that share work wait for each other: which of them is at fault can't be told.
+    return EngineHung(f"ranks {', '.join(map(str, silent))} have not answered {what}")
 
 
 def _failure(failures: Mapping[int, Failed], ranks: int) -> Exception:

@@ -18,17 +18,18 @@ import msgspec
 
 from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
-from stage_runtime.core.control import Control, Outstanding, StopEarly, patience_s
-from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
+from stage_runtime.core.control import Control, Outstanding, Resume, StopEarly, patience_s
+from stage_runtime.core.errors import EngineDeadError, InvalidRequest, RendezvousTimeout
 from stage_runtime.core.outcome import Computed, ExecutorOutcome, failed
 from stage_runtime.core.wave import Wave
-from stage_runtime.executor.answers import combined
+from stage_runtime.executor.answers import combined, unanswered
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.dispatch import Dispatch
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.ledger import BadReply, Delivery, Ledger, Settled
 from stage_runtime.executor.pods import listening_channel, spanning_life
+from stage_runtime.executor.rest import Rest
 from stage_runtime.executor.supervisor import Supervisor
 from stage_runtime.ipc import channel as wire
 from stage_runtime.ipc.codec import attach
@@ -49,6 +50,7 @@ from stage_runtime.ipc.messages import (
 )
 from stage_runtime.ipc.owner import Owner
 from stage_runtime.ipc.shm import Receiver
+from stage_runtime.ipc.sockets import seconds_left
 
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
@@ -86,6 +88,7 @@ class MpExecutor:
         self._supervisor = Supervisor()
         self._backlog: list[ExecutorOutcome] = []
         self._answers: dict[int, Answered] = {}
+        self._rest = Rest(self._ask)
         self._last_call = 0
         self._last_wave = 0
         self._allowance_s = self._startup_s
@@ -101,10 +104,8 @@ class MpExecutor:
         self._receiver.sweep()
         self._thread = get_ident()
         self._life = spanning_life(self._topology, epoch)
-        if self._life:
-            self._channel = listening_channel(environ, self._life, self._on_gone)
-        else:
-            self._channel = open_channel()
+        listening = listening_channel(environ, self._life, self._on_gone) if self._life else None
+        self._channel = listening or open_channel()
         self._patience_s = patience_s
         try:
             self._capability = self._open(environ)
@@ -132,6 +133,8 @@ class MpExecutor:
         run = self._dispatch.plan(wave)
         if run is None:
             return
+        if run.places:
+            self._allowance_s = self._startup_s
         self._last_wave = wave.wave_id
         self._ledger.enter(run.places, wave.wave_id)
         self._send(run)
@@ -141,9 +144,9 @@ class MpExecutor:
         outcomes, self._backlog = self._backlog, []
         woken, self._woken = self._woken, False
         if deadline_s is not None:
-            self._allowance_s = max(self._allowance_s, deadline_s - time.monotonic())
+            self._allowance_s = max(0.0, deadline_s - time.monotonic())
         if not outcomes:
-            self._receive(0.0 if woken else _left(deadline_s))
+            self._receive(0.0 if woken else seconds_left(deadline_s))
             outcomes, self._backlog = self._backlog, []
         if not outcomes:
             self.health()
@@ -163,6 +166,15 @@ class MpExecutor:
         self.health()
         if isinstance(call, StopEarly) and self._dispatch.place_of(call.request_id) is None:
             raise InvalidRequest(f"request {call.request_id} is not running")
+        try:
+            answer = self._rest.carry_out(call)
+        except EngineDeadError as death:
+            raise self._die(death) from None
+        if isinstance(call, Outstanding) and isinstance(answer, dict):
+            return {**answer, "ledger": len(self._ledger), "placed": self._dispatch.placed}
+        return answer
+
+    def _ask(self, call: Control) -> object:
         self._last_call += 1
         self._answers = {}
         self._send(Ask(self._last_call, call))
@@ -170,17 +182,13 @@ class MpExecutor:
         until_s = time.monotonic() + self._patience_s(call) + tick_s
         while len(self._answers) < self._topology.world_size:
             if time.monotonic() > until_s:
-                silent = sorted(set(range(self._topology.world_size)) - set(self._answers))
-                raise self._die(
-                    EngineHung(f"rank {silent[0]} has not answered {type(call).__name__}", rank=silent[0])
-                )
-            if not self._receive(_left(until_s)):
+                raise self._die(unanswered(call, self._answers, self._topology.world_size))
+            if not self._receive(seconds_left(until_s)):
                 self._woken = True  # for the poll that comes next
                 self.health()
-        answer = combined(call, self._answers)
-        if isinstance(call, Outstanding) and isinstance(answer, dict):
-            return {**answer, "ledger": len(self._ledger), "placed": self._dispatch.placed}
-        return answer
+        if isinstance(call, Resume):
+            self._allowance_s = self._startup_s
+        return combined(call, self._answers)
 
     def wake(self) -> None:
         """Make a poll that waits return."""
@@ -241,7 +249,7 @@ class MpExecutor:
         while not handshake.complete:
             if time.monotonic() > until_s:
                 raise RendezvousTimeout(f"after {self._startup_s:.0f} s {handshake.missing}")
-            for reply in self._channel.receive(_left(until_s)):
+            for reply in self._channel.receive(seconds_left(until_s)):
                 for command in self._greeted(handshake, reply):
                     self._send(command)
             self.health()
@@ -390,7 +398,3 @@ class MpExecutor:
     def _ask_to_stop(self) -> None:
         with suppress(Exception):  # those that hear nothing are terminated
             self._channel.send(range(self._topology.world_size), Stop())
-
-
-def _left(deadline_s: float | None) -> float | None:
-    return None if deadline_s is None else max(0.0, deadline_s - time.monotonic())

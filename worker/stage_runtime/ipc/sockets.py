@@ -28,3 +28,7 @@ def fd_of(socket: zmq.Socket[bytes]) -> int:
 
 def milliseconds(until_s: float) -> int:
     return max(0, math.ceil((until_s - time.monotonic()) * 1000))
+
+
+def seconds_left(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - time.monotonic())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from stage_runtime.core.control import Outstanding, StopEarly
+from stage_runtime.core.control import Outstanding, Pause, StopEarly, Wake
 from stage_runtime.core.errors import EngineDeadError, InternalError, RequestFailed
 from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
@@ -138,6 +138,8 @@ class Session:
             if isinstance(call, StopEarly) and call.request_id not in self._entered:
                 return Answered(rank=self.rank, call_id=ask.call_id)  # another copy's
             value = self.worker.control(call)
+            if isinstance(call, Wake):
+                self.worker.control(Pause())  # until every rank is awake
         except EngineDeadError:
             raise
         except Exception as error:  # noqa: BLE001 - it goes to whoever asked
