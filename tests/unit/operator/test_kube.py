@@ -18,6 +18,7 @@ from stage_operator.metrics import Metrics
 from stage_operator.rate import Bucket
 
 T = TypeVar("T")
+BODY = web.RequestKey("body", bytes)
 Answer = Callable[[web.Request], web.Response]
 
 
@@ -41,7 +42,7 @@ def talk(answers: list[Answer], work: Callable[[Kube], Awaitable[T]]) -> tuple[T
     meter = Meter()
 
     async def handle(request: web.Request) -> web.Response:
-        request["body"] = await request.read()
+        request[BODY] = await request.read()
         asked.append(request)
         return answers[len(asked) - 1](request)
 
@@ -187,7 +188,7 @@ def test_a_deletion_is_of_one_uid_and_with_its_grace() -> None:
     bodies: list[Any] = []
 
     def answer(request: web.Request) -> web.Response:
-        bodies.append(json.loads(request["body"]))
+        bodies.append(json.loads(request[BODY]))
         return web.json_response({"kind": "Status"})
 
     talk([answer], lambda kube: kube.delete(PODS, "ns", "p", uid="u", grace_s=0))
