@@ -160,3 +160,14 @@ def test_only_of_a_rank_that_ended_by_itself_are_last_words_missed() -> None:
     assert deaths.wordless
     deaths.said(dying(1, ExitCode.RANK_DIED))
     assert not deaths.wordless
+
+
+@pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.MODEL])
+def test_whatever_code_a_rank_ends_with_while_it_serves_the_group_died_of_it(code: int) -> None:
+    deaths = Deaths()
+    deaths.served = True
+    deaths.exited(1, code)
+    cause = deaths.cause()
+    assert type(cause) is EngineDeadError
+    assert cause.rank == 1
+    assert "while it served" in str(cause)

@@ -40,6 +40,8 @@ class Deaths:
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
         self._words: dict[int, Dying] = {}
+        self.served = False
+        """All ranks were ready: config and model were well then, whatever one ends with now."""
 
     def said(self, dying: Dying | Ended) -> None:
         """A rank's last words, or how an agent saw one end."""
@@ -74,9 +76,21 @@ class Deaths:
 
         Raises: SpecError or ModelError, when a rank couldn't start for such a reason.
         """
+        try:
+            return self._found()
+        except (SpecError, ModelError) as error:
+            if not self.served:
+                raise
+            rank = self._first()
+            return EngineDeadError(f"rank {rank} ended while it served: {error}", rank=rank)
+
+    def _first(self) -> int:
+        return min(self._codes, key=lambda one: (_order(self._codes[one]), one))
+
+    def _found(self) -> EngineDeadError | None:
         if not self._codes:
             return None
-        rank = min(self._codes, key=lambda one: (_order(self._codes[one]), one))
+        rank = self._first()
         words = self._words.get(rank)
         if words is None:
             return _wordless(rank, self._codes[rank])

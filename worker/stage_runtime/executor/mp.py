@@ -103,9 +103,8 @@ class MpExecutor:
         self._receiver = Receiver(self._owner)
         self._receiver.sweep()
         self._thread = get_ident()
-        self._life = spanning_life(self._topology, epoch)
-        listening = listening_channel(environ, self._life, self._on_gone) if self._life else None
-        self._channel = listening or open_channel()
+        self._life = life = spanning_life(self._topology, epoch)
+        self._channel = listening_channel(environ, life, self._on_gone) if life else open_channel()
         self._patience_s = patience_s
         try:
             self._capability = self._open(environ)
@@ -254,6 +253,7 @@ class MpExecutor:
                     self._send(command)
             self.health()
         self._channel.seal()
+        self._deaths.served = True
         self._supervisor.watch(self._on_exit)
         return handshake.capability
 
