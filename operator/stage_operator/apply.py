@@ -82,9 +82,7 @@ class Applier:
         self._cache = cache
         self._metrics = metrics
         self._may_act = may_act
-        self._applied: dict[
-            tuple[str, str, str], int
-        ] = {}  # kind, namespace, name: version after our last apply
+        self._applied: dict[StageKey, dict[str, int]] = {}  # of each child, the version after our last apply
         self._made: dict[StageKey, set[str]] = {}  # what is created once and can't be read
 
     async def carry_out(self, stage: Manifest, actions: Sequence[Action]) -> Outcome:
@@ -115,23 +113,18 @@ class Applier:
     def forget(self, key: StageKey) -> None:
         """The stage is gone, and its children with it."""
         self._made.pop(key, None)
-
-    def prune(self) -> None:
-        """Forget about what is there no more."""
-        gone = [each for each in self._applied if self._cache.lookup(each[0], each[1], each[2]) is None]
-        for each in gone:
-            del self._applied[each]
+        self._applied.pop(key, None)
 
     def _is_done(self, key: StageKey, action: Action, creates: bool) -> bool:
         match action:
             case Apply(manifest):
-                return self._is_applied(manifest)
+                return self._is_applied(key, manifest)
             case CreateOnce(manifest):
                 # It can't be read, so when pods that need it are made it is made sure of.
                 return not creates and _id(manifest) in self._made.get(key, ())
         return False
 
-    def _is_applied(self, manifest: Manifest) -> bool:
+    def _is_applied(self, key: StageKey, manifest: Manifest) -> bool:
         live = self._cache.child(manifest)
         if live is None:
             return False
@@ -139,7 +132,8 @@ class Applier:
         if (metadata.get("annotations") or {}).get(ANNOTATION_APPLIED) != digest_of(manifest):
             return False
         # Either it shows all that is wanted, or this is what the server makes of it.
-        return self._applied.get(_place(manifest)) == version(live) or holds(live, manifest)
+        ours = self._applied.get(key, {}).get(_id(manifest))
+        return ours == version(live) or holds(live, manifest)
 
     async def _do(self, stage: Manifest, action: Action) -> frozenset[StageKey] | Refusal:
         kind, name = _about(action)
@@ -203,7 +197,7 @@ class Applier:
         except (Conflict, Missing) as error:  # it, its kind or its namespace is just going
             raise Trouble(error.message, code=error.code, reason=error.reason) from error
         self._cache.put(kind_of(manifest["apiVersion"], kind), live)
-        self._applied[_place(manifest)] = version(live)
+        self._applied.setdefault(StageKey.of(stage), {})[_id(manifest)] = version(live)
         return frozenset()
 
     async def _create_once(self, key: StageKey, action: CreateOnce) -> frozenset[StageKey]:
@@ -224,6 +218,7 @@ class Applier:
             "kind": action.kind,
             "metadata": {"namespace": key.namespace, "name": action.name},
         }
+        self._applied.get(key, {}).pop(_id(gone), None)
         live = self._cache.child(gone)
         return (
             frozenset() if live is None else self._cache.drop(kind_of(action.api_version, action.kind), live)
@@ -251,15 +246,6 @@ def _is_final(pod: Manifest) -> bool:
     """Whether nothing is waited for any more before the pod goes."""
     metadata = pod["metadata"]
     return metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
-
-
-def _place(manifest: Manifest) -> tuple[str, str, str]:
-    metadata = manifest["metadata"]
-    return (
-        kind_of(manifest["apiVersion"], manifest["kind"]),
-        metadata.get("namespace") or "",
-        metadata["name"],
-    )
 
 
 def _id(manifest: Manifest) -> str:

@@ -197,11 +197,7 @@ class Cache:
 
     def child(self, manifest: Manifest) -> Manifest | None:
         """What is there in the name of a manifest."""
-        return self.lookup(kind_of(manifest["apiVersion"], manifest["kind"]), *_name(manifest))
-
-    def lookup(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object of that kind and name."""
-        return self._shelf(kind).get((namespace, name))
+        return self._shelf(kind_of(manifest["apiVersion"], manifest["kind"])).get(_name(manifest))
 
     def sizes(self) -> dict[str, int]:
         """How many objects there are of each kind."""

@@ -131,13 +131,13 @@ class Watches:
 
     def _thread(self, ended: Future[BaseException | None]) -> None:
         error: BaseException | None = None
+        ended.set_running_or_notify_cancel()  # it can't be cancelled from here on, only told to stop
         try:
             asyncio.run(self._kopf())
         except BaseException as caught:  # noqa: BLE001 - whatever it is, it is the other loop's to judge
             error = caught
         self._stop = None
-        if not ended.cancelled():
-            ended.set_result(error)
+        ended.set_result(error)
 
     async def _kopf(self) -> None:
         stop = asyncio.Event()
