@@ -23,6 +23,9 @@ CHOSEN = pairwise(sensible_cells(), lambda cell: COST_OF_A_START if is_fatal(cel
 SURVIVED = [cell for cell in CHOSEN if not is_fatal(cell)]
 FATAL = [cell for cell in CHOSEN if is_fatal(cell)]
 
+# NB: pytest keeps a fixture for the next test only if its parameter is the same object.
+ENGINES = {(cell.layout, cell.mode): (cell.layout, cell.mode) for cell in SURVIVED}
+
 
 @pytest.fixture(scope="module")
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
@@ -33,7 +36,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 @pytest.mark.parametrize(
     ("rig", "cell"),
-    [((cell.layout, cell.mode), cell) for cell in SURVIVED],
+    [(ENGINES[cell.layout, cell.mode], cell) for cell in SURVIVED],
     indirect=["rig"],
     ids=map(str, SURVIVED),
 )
