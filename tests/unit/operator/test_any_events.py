@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stage_api import names
-from stage_operator.lives import LIVE
+from stage_operator.lives import LIVE, WHOLE
 from stage_operator.model import CreatePod, DeletePod
 from support.sim_cluster import Crash, SimCluster, SimOperator, stage
 
 _MAX_RESTARTS, _WINDOW_S = 3, 3600
 _NODES = ("node-0", "node-1", "node-2")
+_CODES = st.sampled_from([0, 1, 64, 65, 70, 71, 72, 73, 74, 137])
 _STRANGER = "pics-7-e0-0"
 _OVER_BY_ITSELF = ("Terminating", "BackOff", "Held")
 
@@ -30,11 +31,14 @@ class AnyEvents(RuleBasedStateMachine):
         super().__init__()
         self.judged: set[tuple[int, int]] = set()
         self.over: set[tuple[int, int]] = set()
+        self.whole: set[tuple[int, int]] = set()
+        self.causes: dict[tuple[int, int], int | None] = {}
         self.counted: dict[int, list[float]] = {}
 
-    @initialize(pods=st.integers(1, 2), replicas=st.integers(0, 3))
+    @initialize(pods=st.integers(1, 2), replicas=st.integers(1, 3))
     def apply(self, pods: int, replicas: int) -> None:
         """A user applies the stage; somebody else's pod is there already."""
+        self.pods = pods
         policy = {"maxRestarts": _MAX_RESTARTS, "windowSeconds": _WINDOW_S}
         world = {"parallelism": {"data": pods}, "topology": {"ranksPerPod": 1}}
         self.cluster = SimCluster(stage(replicas=replicas, failurePolicy=policy, **world))
@@ -54,6 +58,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.cluster.on_delete.append(self._only_what_may_go)
         self.cluster.on_status.append(self._counts_are_exact)
         self.operator = SimOperator(self.cluster)
+        self.everything_comes_up()
 
     # The operator.
 
@@ -63,12 +68,21 @@ class AnyEvents(RuleBasedStateMachine):
         self._see(sees, all_)
         self.operator.turn(jitter)
 
-    @rule(jitter=st.floats(-1, 1), steps=st.integers(0, 12))
-    def crash(self, jitter: float, steps: int) -> None:
-        """A turn that is cut off after some steps; another operator begins with a list."""
+    @rule(jitter=st.floats(-1, 1), steps=st.integers(0, 12), which=st.integers(0, 5), code=_CODES)
+    def crash(self, jitter: float, steps: int, which: int, code: int) -> None:
+        """A container ends, and the turn about it is cut off after some steps; another operator begins with a list."""
+        self.container_exits(calm=True, which=which, code=code)
         self.operator.see_all()
         with contextlib.suppress(Crash):
             self.operator.turn(jitter, crash_after=steps)
+        self.operator = SimOperator(self.cluster)
+
+    @rule(steps=st.integers(0, 12))
+    def crash_in_the_midst(self, steps: int) -> None:
+        """As above, whatever is under way."""
+        self.operator.see_all()
+        with contextlib.suppress(Crash):
+            self.operator.turn(crash_after=steps)
         self.operator = SimOperator(self.cluster)
 
     # The cluster.
@@ -91,18 +105,29 @@ class AnyEvents(RuleBasedStateMachine):
         """Nothing else happens."""
         self.cluster.now_s += seconds
 
-    @rule(which=st.integers(0, 5), code=st.sampled_from([0, 1, 64, 65, 70, 71, 72, 73, 74, 137]))
-    def container_exits(self, which: int, code: int) -> None:
-        """A container ends by itself."""
+    @rule(calm=st.booleans(), which=st.integers(0, 5), code=_CODES)
+    def container_exits(self, calm: bool, which: int, code: int) -> None:
+        """A container ends by itself, in the midst of something or when all is well."""
+        if calm:
+            self.everything_comes_up()
         if (name := self._running(which)) is not None:
+            self._blame(name, code)
             self.cluster.exit(name, code, "why", "OOMKilled" if code == 137 else None)
 
-    @rule(which=st.integers(0, 5), how=st.sampled_from(["evict", "delete", "force", "unready"]))
-    def pod_is_taken(self, which: int, how: str) -> None:
+    @rule(
+        calm=st.booleans(),
+        which=st.integers(0, 5),
+        how=st.sampled_from(["evict", "delete", "force", "unready"]),
+    )
+    def pod_is_taken(self, calm: bool, which: int, how: str) -> None:
         """Something befalls a pod."""
+        if calm:
+            self.everything_comes_up()
         if (name := self._running(which)) is None:
             return
         uid = self.cluster.pods[name]["metadata"]["uid"]
+        if how != "unready":
+            self._blame(name, None)
         if how in ("delete", "force"):
             with self._by_hand():
                 self.cluster.delete(name, uid, None, force=how == "force")
@@ -115,6 +140,9 @@ class AnyEvents(RuleBasedStateMachine):
     )
     def node_changes(self, name: str, what: str) -> None:
         """Something befalls a node."""
+        for pod in list(self.cluster.pods.values()):
+            if pod["spec"].get("nodeName") == name:
+                self._blame(pod["metadata"]["name"], None, at_last=what in ("add", "remove_node"))
         if what == "add":
             if name not in self.cluster.nodes:
                 self.cluster.add_node(name)
@@ -128,6 +156,9 @@ class AnyEvents(RuleBasedStateMachine):
     @rule()
     def garbage_is_collected(self) -> None:
         """Pods of nodes that are gone go."""
+        for pod in self.cluster.pods.values():
+            if self._is_off(pod):
+                self._blame(pod["metadata"]["name"], None, at_last=True)
         self.cluster.collect_garbage()
 
     # Users.
@@ -199,6 +230,7 @@ class AnyEvents(RuleBasedStateMachine):
     def _no_two_lives(self, manifest: Raw) -> None:
         labels = manifest["metadata"]["labels"]
         replica, epoch = labels[names.LABEL_REPLICA], int(labels[names.LABEL_EPOCH])
+        assert (int(replica), epoch) not in self.whole, "a life goes on without one of its pods"
         for pod in self.cluster.of(int(replica)):
             other = int(pod["metadata"]["labels"][names.LABEL_EPOCH])
             if pod["metadata"]["uid"] != "other" and other != epoch:
@@ -230,6 +262,8 @@ class AnyEvents(RuleBasedStateMachine):
                 life = (index, history["epoch"])
                 assert life not in self.judged
                 self.judged.add(life)
+                if (cause := self.causes.get(life)) is not None and self.pods == 1:
+                    assert history["last"].get("exitCode") == cause
                 assert delta == (history.get("held") is None)
                 disrupted = history.get("disruptions", 0) > earlier.get("disruptions", 0)
                 if delta and not disrupted:
@@ -249,6 +283,8 @@ class AnyEvents(RuleBasedStateMachine):
 
     def _over_is_over(self, one: Raw) -> None:
         life = (one["index"], one["epoch"])
+        if one["phase"] in WHOLE:
+            self.whole.add(life)
         if one["phase"] in LIVE:
             assert life not in self.over
         else:
@@ -259,6 +295,15 @@ class AnyEvents(RuleBasedStateMachine):
     def _is_off(self, pod: Raw) -> bool:
         node = pod["spec"].get("nodeName")
         return node is not None and (node in self.cluster.off or node not in self.cluster.nodes)
+
+    def _blame(self, name: str, code: int | None, *, at_last: bool = False) -> None:
+        """Note what ended a life first; None for what is no exit, or hides what came before it."""
+        labels = self.cluster.pods[name]["metadata"]["labels"]
+        life = (int(labels[names.LABEL_REPLICA]), int(labels[names.LABEL_EPOCH]))
+        if at_last:
+            self.causes[life] = None
+        else:
+            self.causes.setdefault(life, code)
 
     def _running(self, which: int) -> str | None:
         able = [

@@ -118,6 +118,8 @@ def test_a_spent_budget_holds_with_the_last_pods_and_a_restart_request_lifts_it(
     operator.settle()
     assert sorted(cluster.pods) == ["pics-0-e3-0"]
     assert cluster.condition("Failed")["status"] == "False"
+    assert _history(cluster).get("held") is None
+    assert _history(cluster)["recent"] == []
     assert cluster.status["ready"] == "1/1"
 
 
@@ -173,6 +175,21 @@ def test_a_silent_node_is_given_its_grace_and_the_next_life_does_not_wait_for_it
     forced = [action for action in cluster.log if isinstance(action, DeletePod) and action.force]
     assert [action.name for action in forced] == ["pics-0-e0-0"]
     assert cluster.status["ready"] == "1/1"
+
+
+def test_a_replica_that_is_wanted_no_more_is_remembered_until_its_last_pod_is_gone() -> None:
+    cluster, operator = _world()
+    cluster.power_off(cluster.pods["pics-0-e0-0"]["spec"]["nodeName"])
+    cluster.edit(replicas=0)
+    for _ in range(3):
+        _turn(operator)
+        cluster.now_s += 50
+    assert sorted(cluster.pods) == ["pics-0-e0-0"]
+    assert _replica(cluster)["phase"] == "Draining"
+    operator.settle()
+    assert cluster.pods == {}
+    assert cluster.status["replicaStatuses"] == []
+    assert cluster.status["restarts"] == 0
 
 
 def test_a_start_that_takes_too_long_is_a_failure_but_waiting_for_room_is_none() -> None:
