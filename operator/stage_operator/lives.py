@@ -6,7 +6,7 @@ the record and the pods decides as the one before would have, and nothing is cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -86,19 +86,23 @@ class Replica:
 
 def gather(lives: Mapping[int, Life], pods: Sequence[PodView]) -> list[Replica]:
     """Each life with its pods, by index."""
+    of = grouped(pods)
     return [
         Replica(
             life,
-            tuple(
-                sorted(
-                    (pod for pod in pods if pod.replica == index and pod.epoch == life.epoch),
-                    key=lambda pod: pod.ordinal,
-                )
-            ),
-            tuple(pod for pod in pods if pod.replica == index and pod.epoch < life.epoch),
+            tuple(pod for pod in of.get(index, ()) if pod.epoch == life.epoch),
+            tuple(pod for pod in of.get(index, ()) if pod.epoch < life.epoch),
         )
         for index, life in sorted(lives.items())
     ]
+
+
+def grouped(pods: Iterable[PodView]) -> dict[int, list[PodView]]:
+    """The pods of each replica, the latest life last, each by ordinal."""
+    of: dict[int, list[PodView]] = {}
+    for pod in sorted(pods, key=lambda pod: (pod.epoch, pod.ordinal)):
+        of.setdefault(pod.replica, []).append(pod)
+    return of
 
 
 def advance(

@@ -17,7 +17,7 @@ from stage_api.errors import SpecError
 from stage_api.failure import History, lift
 from stage_api.replica_status import MAX_NODES, ReplicaPhase, ReplicaStatus
 from stage_api.status import DiffusionStageStatus
-from stage_operator.lives import Life, Replica
+from stage_operator.lives import Life, Replica, grouped
 from stage_operator.observe import PodView, unix_s
 
 _BLANK: Final = History()
@@ -36,8 +36,8 @@ def recall(raw: Mapping[str, Any], pods: Sequence[PodView]) -> Memory:
     """The memory in a stage's status, and in the pods that it does not speak of."""
     status = read(raw)
     lives = {one.index: _life(one) for one in status.replica_statuses if one.epoch is not None}
-    for index in {pod.replica for pod in pods}:
-        last = max((pod for pod in pods if pod.replica == index), key=lambda pod: (pod.epoch, pod.ordinal))
+    for index, its in grouped(pods).items():
+        last = its[-1]
         known = lives.get(index)
         if known is None or last.epoch > known.epoch:
             lives[index] = _found(last, known)
