@@ -22,20 +22,6 @@ needs_builder = pytest.mark.skipif(
 REGISTRY = os.environ.get("IMAGE_REGISTRY", "")
 """Where the nodes of the cluster under test pull from, such as 10.0.0.1:5000; plain http will do."""
 
-needs_registry = pytest.mark.skipif(
-    not REGISTRY or os.geteuid() != 0 or shutil.which("buildah") is None,
-    reason="NOT TESTED with images: IMAGE_REGISTRY names no registry of the cluster, or buildah can't build",
-)
-
-
-@functools.cache
-def pushed(part: str) -> str:
-    """Tag under which the nodes find the image of this checkout in REGISTRY."""
-    local = image(part)
-    name = local.removeprefix("localhost/")
-    buildah("push", "--tls-verify=false", local, f"docker://{REGISTRY}/{name}", timeout_s=BUILD_S)
-    return name.rpartition(":")[2]
-
 
 @functools.cache
 def image(part: str) -> str:
