@@ -15,6 +15,7 @@ from stage_api.outcome import ExitCode
 from stage_operator import log as logs
 from stage_operator import settings
 from stage_operator.assemble import serve
+from stage_operator.plan import plan
 from stage_operator.reconcile import Planner
 
 log = logging.getLogger("stage_operator")
@@ -25,13 +26,12 @@ def main(argv: Sequence[str], planner: Planner) -> int:
     logs.configure()
     try:
         found = settings.load(argv)
+        logs.configure(found.log_level)
+        asyncio.run(serve(found, planner))
     except SpecError as error:
         for fault in error.faults:
             log.error("wrong settings", extra={"fault": str(fault)})
         return int(ExitCode.CONFIG)
-    logs.configure(found.log_level)
-    try:
-        asyncio.run(serve(found, planner))
     except Exception:
         log.exception("the operator ends")
         return 1
@@ -40,6 +40,4 @@ def main(argv: Sequence[str], planner: Planner) -> int:
 
 
 if __name__ == "__main__":
-    from stage_operator.plan import plan
-
     sys.exit(main(sys.argv[1:], plan))

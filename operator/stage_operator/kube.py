@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
 
 from stage_api import names
+from stage_api.errors import Fault, SpecError
 from stage_operator.model import FIELD_MANAGER, Manifest
 from stage_operator.rate import Bucket
 
+SERVICE_HOST: Final = "KUBERNETES_SERVICE_HOST"  # set in every pod
 REQUEST_S: Final = 15.0
 LIST_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -136,17 +139,21 @@ class _Call:
 
 
 async def configure(kubeconfig: str | None) -> Configuration:
-    """How to reach the API server: by that file, else as a pod does, else by KUBECONFIG or ~/.kube/config."""
+    """How to reach the API server: by that file, else as a pod does, else by KUBECONFIG or ~/.kube/config.
+
+    SpecError if none of them tells.
+    """
     configuration = Configuration()
     # Looking for proxies in the environment for each request is dear; one in the kubeconfig is heeded all the same.
     configuration.client_session_kwargs = {"trust_env": False}
-    if kubeconfig is None:
-        try:
+    try:
+        if kubeconfig is None and SERVICE_HOST in os.environ:
             config.load_incluster_config(client_configuration=configuration)
-        except config.ConfigException:
-            await config.load_kube_config(client_configuration=configuration)
-    else:
-        await config.load_kube_config(kubeconfig, client_configuration=configuration)
+        else:
+            await config.load_kube_config(kubeconfig, client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        expected = "a file that tells how to reach an API server, or to run in a pod"
+        raise SpecError([Fault("--kubeconfig", expected, str(error))]) from error
     return configuration
 
 
