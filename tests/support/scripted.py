@@ -218,6 +218,9 @@ class ScriptedExecutor:
         """Tell of `die_unpolled`."""
         self._on_death.append(callback)
 
+    def give_up(self, death: EngineDeadError) -> None:
+        """Nothing here could hang."""
+
     def health(self) -> None:
         """Raises what killed it."""
         if isinstance(self._death, EngineDeadError):

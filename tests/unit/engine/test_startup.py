@@ -79,8 +79,8 @@ def test_loading_counts_against_the_startup_timeout() -> None:
     engine = EngineBuilder().executor(build).startup_timeout(0.5).build()
     engine.start()
     gate.wait_arrival()
-    with pytest.raises(EngineHung, match=r"still loading after 0\.5 s"):
-        engine.wait_ready()
+    with pytest.raises(EngineHung, match=r"still loading after 0\.6 s"):
+        engine.wait_ready(0.6)
     assert engine.progress().overdue
     gate.open()
     engine.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stage_runtime.engine.suspicion import Suspicion
+from stage_runtime.core.suspicion import Suspicion
 
 
 def looks(suspicion: Suspicion, *times_s: float, what: object = 1) -> list[bool]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stage_runtime.executor.launch import THREADS, Launch, rank_environ
+from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.worker.proc import _parse
+from stage_runtime.worker.threads import ENVIRONMENT
 
 NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77, owner="1-2-aa-3")
 FAR = Launch(
@@ -23,10 +24,10 @@ def test_a_rank_reads_what_it_is_started_with() -> None:
 
 def test_ranks_of_a_pod_share_out_its_cores() -> None:
     cores = len(os.sched_getaffinity(0))
-    assert rank_environ({}, 2)[THREADS] == str(max(1, cores // 2))
-    assert rank_environ({}, 1000)[THREADS] == "1"
+    assert rank_environ({}, 2)[ENVIRONMENT] == str(max(1, cores // 2))
+    assert rank_environ({}, 1000)[ENVIRONMENT] == "1"
 
 
 def test_who_has_decided_on_threads_is_heeded_and_one_rank_has_all() -> None:
-    assert rank_environ({THREADS: "7"}, 2)[THREADS] == "7"
-    assert THREADS not in rank_environ({}, 1)
+    assert rank_environ({ENVIRONMENT: "7"}, 2)[ENVIRONMENT] == "7"
+    assert ENVIRONMENT not in rank_environ({}, 1)

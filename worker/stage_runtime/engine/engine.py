@@ -25,13 +25,13 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.request import Request
+from stage_runtime.core.suspicion import Suspicion
 from stage_runtime.engine.desk import Desk, Refusal
 from stage_runtime.engine.loop import Bell, Loop
 from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.phase import Phase, Progress
 from stage_runtime.engine.streams import Stream
-from stage_runtime.engine.suspicion import Suspicion
 from stage_runtime.engine.warmup import warm_up
 from stage_runtime.executor.base import Executor
 from stage_runtime.sched.base import BaseScheduler, Snapshot
@@ -39,6 +39,9 @@ from stage_runtime.sched.base import BaseScheduler, Snapshot
 log = logging.getLogger(__name__)
 
 OnDeath = Callable[[BaseException], None]
+
+SLACK_S: Final = 5.0
+"""Whoever waits for the start waits a little longer than it may take, so as to hear what it failed of."""
 
 _STARTING: Final = (Phase.CREATED, Phase.LOADING, Phase.WARMING)
 
@@ -126,7 +129,7 @@ class Engine:
 
         Raises: what loading or warm-up raised; EngineHung after the timeout; NotAdmitting when it was closed.
         """
-        patience_s = self._startup_timeout_s if timeout_s is None else timeout_s
+        patience_s = self._startup_timeout_s + SLACK_S if timeout_s is None else timeout_s
         with self._life:
             if not self._life.wait_for(lambda: self._phase not in _STARTING, patience_s):
                 raise EngineHung(f"{self._name} is still {self._phase} after {patience_s:.1f} s")
@@ -309,6 +312,8 @@ class Engine:
         trace = None if isinstance(death, ModelError | OutOfDeviceMemory | EngineHung) else death
         log.critical("engine died", extra={"engine": self._name, "error": str(death)}, exc_info=trace)
         traceback.clear_frames(error.__traceback__)  # they hold what the model was working on
+        if self._executor is not None:
+            self._executor.give_up(as_group_death(death))
         for callback in callbacks:
             callback(death)
 

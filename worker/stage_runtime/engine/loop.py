@@ -14,9 +14,9 @@ from threading import Lock
 
 from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, patience_s
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
+from stage_runtime.core.suspicion import LOOK_S, Suspicion
 from stage_runtime.engine.desk import Desk, Refusal, Turn
 from stage_runtime.engine.phase import Progress
-from stage_runtime.engine.suspicion import LOOK_S, Suspicion
 from stage_runtime.executor.base import Executor
 
 

@@ -60,6 +60,9 @@ class Executor(Protocol):
     def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
         """Call `callback` when the group dies, from whatever thread notices it, or now if it is dead."""
 
+    def give_up(self, death: EngineDeadError) -> None:
+        """The engine is dead: nothing here will end in order, and `close` need not wait for it. Any thread."""
+
     def health(self) -> None:
         """Raises EngineDeadError when the group is unusable. Safe from any thread."""
 

@@ -58,9 +58,9 @@ class Dispatch:
         self._busy.discard(copy)
 
     @property
-    def busy(self) -> bool:
-        """Some copy is at work, and looks at its channel only after its tick."""
-        return bool(self._busy)
+    def busy(self) -> set[int]:
+        """The copies that are at work, and look at their channel only after their tick."""
+        return set(self._busy)
 
     def computed(self, request_id: str) -> None:
         """A request takes no slot any more."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from msgspec import Struct
 
 from stage_runtime.log import ENV_LEVEL
-
-THREADS: Final = "OMP_NUM_THREADS"
+from stage_runtime.worker.threads import CGROUP, ENVIRONMENT, allowed_cores
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -61,8 +58,8 @@ def rank_environ(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
     return {ENV_LEVEL: level, **environ, **share_of_cores(environ, ranks), "PYTHONUNBUFFERED": "1"}
 
 
-def share_of_cores(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
+def share_of_cores(environ: Mapping[str, str], ranks: int, cgroup: Path = CGROUP) -> dict[str, str]:
     """What makes each of `ranks` on this machine keep to its part of the cores; nothing for one, or where it is set."""
-    if ranks == 1 or environ.get(THREADS):
+    if ranks == 1 or environ.get(ENVIRONMENT):
         return {}
-    return {THREADS: str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+    return {ENVIRONMENT: str(max(1, allowed_cores(cgroup) // ranks))}

@@ -14,25 +14,24 @@ from contextlib import suppress
 from threading import Event, Lock, get_ident
 from typing import Final
 
-import msgspec
-
 from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding, Resume, StopEarly, patience_s
-from stage_runtime.core.errors import EngineDeadError, InvalidRequest, RendezvousTimeout
-from stage_runtime.core.outcome import Computed, ExecutorOutcome, failed
+from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
+from stage_runtime.core.outcome import Computed, ExecutorOutcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined, unanswered
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.dispatch import Dispatch
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.executor.launch import Launch, rank_environ
-from stage_runtime.executor.ledger import BadReply, Delivery, Ledger, Settled
+from stage_runtime.executor.ledger import BadReply, Ledger, Settled
 from stage_runtime.executor.pods import listening_channel, spanning_life
 from stage_runtime.executor.rest import Rest
+from stage_runtime.executor.silence import Silence
 from stage_runtime.executor.supervisor import Supervisor
+from stage_runtime.executor.unpack import drop, unpacked
 from stage_runtime.ipc import channel as wire
-from stage_runtime.ipc.codec import attach
 from stage_runtime.ipc.messages import (
     Answered,
     Ask,
@@ -44,7 +43,6 @@ from stage_runtime.ipc.messages import (
     Reply,
     Run,
     Setup,
-    ShmRef,
     Stop,
     Ticked,
 )
@@ -79,8 +77,7 @@ class MpExecutor:
         names the ranks that are missing; EngineDeadError for one that ended.
         """
         self._topology = config.topology()
-        self._config = config
-        self._epoch = epoch
+        self._config, self._epoch = config, epoch
         self._startup_s = float(config.startup.timeout_seconds)
         self._dispatch = Dispatch(self._topology.degrees["data"])
         self._ledger = Ledger()
@@ -88,17 +85,14 @@ class MpExecutor:
         self._supervisor = Supervisor()
         self._backlog: list[ExecutorOutcome] = []
         self._answers: dict[int, Answered] = {}
-        self._rest = Rest(self._ask)
-        self._last_call = 0
-        self._last_wave = 0
+        self._rest, self._silence = Rest(self._ask), Silence()
+        self._last_call = self._last_wave = 0
         self._allowance_s = self._startup_s
         """How long a rank may be in a tick before it looks at its channel, as far as is known."""
-        self._woken = False
+        self._woken = self._closed = False
         self._death: EngineDeadError | None = None
-        self._dying = Lock()
-        self._noticed = Event()
+        self._dying, self._noticed = Lock(), Event()
         self._on_death: list[Callable[[EngineDeadError], None]] = []
-        self._closed = False
         self._owner = Owner.current()
         self._receiver = Receiver(self._owner)
         self._receiver.sweep()
@@ -128,7 +122,7 @@ class MpExecutor:
         """Send each idle copy of the model what it is to run, and all ranks what they are to forget."""
         self.health()
         if wave.finished_ids:
-            self._drop(self._ledger.forget(wave.finished_ids))
+            drop(self._ledger.forget(wave.finished_ids), self._receiver)
         run = self._dispatch.plan(wave)
         if run is None:
             return
@@ -144,17 +138,22 @@ class MpExecutor:
         woken, self._woken = self._woken, False
         if deadline_s is not None:
             self._allowance_s = max(0.0, deadline_s - time.monotonic())
+        self._silence.allow(None if deadline_s is None else self._allowance_s)
+        self._silence.busy(self._dispatch.busy, time.monotonic())
         if not outcomes:
             self._receive(0.0 if woken else seconds_left(deadline_s))
             outcomes, self._backlog = self._backlog, []
         if not outcomes:
             self.health()
+        if (hung := self._silence.hung(time.monotonic())) is not None:
+            rank = self._topology.data_primaries[hung[0]]
+            raise self._die(EngineHung(f"rank {rank} has said nothing for {hung[1]:.1f} s", rank=rank))
         return outcomes
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Have the ranks stop working on these."""
         self._dispatch.forget(request_ids)
-        self._drop(self._ledger.forget(request_ids))
+        drop(self._ledger.forget(request_ids), self._receiver)
         self._send(Run(wave=Wave(wave_id=self._last_wave, finished_ids=tuple(request_ids)), places={}))
 
     def control(self, call: Control) -> object:
@@ -200,6 +199,10 @@ class MpExecutor:
                 self._on_death.append(callback)
                 return
         callback(self._death)
+
+    def give_up(self, death: EngineDeadError) -> None:
+        """Kill the ranks: they may hang, and hear nothing."""
+        self._die(death)
 
     def health(self) -> None:
         """Raises what killed the group, if anything did."""
@@ -309,35 +312,17 @@ class MpExecutor:
         if reply.rank != self._topology.data_primaries[copy]:
             raise BadReply(f"rank {reply.rank} answers for its copy of the model, but isn't its first")
         settled = self._ledger.ticked(reply)
+        self._silence.heard(copy, time.monotonic())
         if reply.idle:
             self._dispatch.idle(copy)
         self._settle(settled)
 
     def _settle(self, settled: Settled) -> None:
-        self._drop(settled.dropped)
-        self._backlog += map(self._unpacked, settled.deliveries)
-
-    def _unpacked(self, delivery: Delivery) -> ExecutorOutcome:
-        """The outcome with its bytes. One whose bytes can't be had fails its request, and no other."""
-        outcome = delivery.outcome
-        if isinstance(outcome, Computed):
-            self._dispatch.computed(outcome.request_id)
-        if delivery.parcel is None:
-            return outcome
-        try:
-            return attach(outcome, delivery.parcel, self._receiver.take)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its cause
-            log.warning(
-                "output can't be unpacked", extra={"request_id": outcome.request_id, "why": repr(error)}
-            )
-            return msgspec.structs.replace(
-                failed(outcome.request_id, error), message=f"the output can't be unpacked: {error}"
-            )
-
-    def _drop(self, refs: Sequence[ShmRef]) -> None:
-        for ref in refs:
-            with suppress(Exception):  # what can't be freed is freed with its segment
-                self._receiver.drop(ref)
+        drop(settled.dropped, self._receiver)
+        for delivery in settled.deliveries:
+            if isinstance(delivery.outcome, Computed):
+                self._dispatch.computed(delivery.outcome.request_id)
+            self._backlog.append(unpacked(delivery, self._receiver))
 
     # Death
 

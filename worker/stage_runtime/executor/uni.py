@@ -96,7 +96,7 @@ class UniExecutor:
     def _failing_closed(self) -> _FailClosed:
         return _FailClosed(self)
 
-    def die(self, death: EngineDeadError) -> None:
+    def give_up(self, death: EngineDeadError) -> None:
         """Refuse everything from now on."""
         self._death = self._death or death
 
@@ -114,4 +114,4 @@ class _FailClosed:
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, EngineDeadError):
-            self._executor.die(error)
+            self._executor.give_up(error)

@@ -28,11 +28,11 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.engine.engine import OnDeath, as_group_death
+from stage_runtime.core.suspicion import Suspicion
+from stage_runtime.engine.engine import SLACK_S, OnDeath, as_group_death
 from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.phase import Phase, Progress
 from stage_runtime.engine.streams import Mailbox, Stream
-from stage_runtime.engine.suspicion import Suspicion
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.sched.base import Snapshot
 from stage_runtime.stage.book import Book
@@ -139,7 +139,7 @@ class RemoteEngine:
 
         Raises: what loading or warm-up raised; EngineHung after the timeout; NotAdmitting when it was closed.
         """
-        patience_s = self._startup_timeout_s if timeout_s is None else timeout_s
+        patience_s = self._startup_timeout_s + SLACK_S if timeout_s is None else timeout_s
         with self._life:
             if not self._life.wait_for(lambda: self._phase not in _STARTING, patience_s):
                 raise EngineHung(f"{self._name} is still {self._phase} after {patience_s:.1f} s")

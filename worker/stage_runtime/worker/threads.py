@@ -29,10 +29,13 @@ def cpu_quota(cgroup: Path = CGROUP) -> float | None:
     return int(quota) / int(period)
 
 
-def cpu_threads(cgroup: Path = CGROUP) -> int | None:
-    """Threads for a model on the CPU; None leaves the choice to who set OMP_NUM_THREADS."""
-    if os.environ.get(ENVIRONMENT):
-        return None
+def allowed_cores(cgroup: Path = CGROUP) -> int:
+    """Whole cores that this process and those it starts may use together."""
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota(cgroup)
     return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def cpu_threads(cgroup: Path = CGROUP) -> int | None:
+    """Threads for a model on the CPU; None leaves the choice to who set OMP_NUM_THREADS."""
+    return None if os.environ.get(ENVIRONMENT) else allowed_cores(cgroup)
