@@ -98,6 +98,7 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     NODE_DRAINED = "NodeDrained"
     DELETED = "Deleted"
+    INCOMPLETE = "Incomplete"  # its ranks waited in vain for a pod that had no room yet, or no image
 
     @property
     def is_disruption(self) -> bool:
@@ -106,7 +107,14 @@ class Reason(StrEnum):
 
 
 _DISRUPTIONS: Final = frozenset(
-    {Reason.EVICTED, Reason.PREEMPTED, Reason.NODE_LOST, Reason.NODE_DRAINED, Reason.DELETED}
+    {
+        Reason.EVICTED,
+        Reason.PREEMPTED,
+        Reason.NODE_LOST,
+        Reason.NODE_DRAINED,
+        Reason.DELETED,
+        Reason.INCOMPLETE,
+    }
 )
 
 

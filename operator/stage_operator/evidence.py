@@ -44,6 +44,8 @@ def first_end(
     `pods`: those of that life. `missing`: names of those that were there and are no more.
     """
     ends = [end for pod in pods if (end := _end_of(epoch, pod, sight, grace_s, now_s)) is not None]
+    if (late := next((pod for pod in pods if pod.started_s is None and pod.ended is None), None)) is not None:
+        ends = [_excused(end, late) for end in ends]
     if missing:
         # When it went, nobody knows. Others end because of it, so it stands before what may be a consequence.
         at_s = min((end.at_s for end in ends), default=now_s)
@@ -73,6 +75,14 @@ def _signs(epoch: int, pod: PodView, sight: Sight, grace_s: float, now_s: float)
         if reason is Reason.EVICTED and drained:
             reason = Reason.NODE_DRAINED
         yield End(pod.delete_asked_s, _disruption(epoch, reason, pod.node, f"pod {pod.name} was asked to go"))
+
+
+def _excused(end: End, late: PodView) -> End:
+    """The same end, which is no fault of its own if it waited for a pod that has not even started."""
+    if end.evidence.exit_code != ExitCode.RENDEZVOUS_TIMEOUT or end.evidence.reason is not None:
+        return end
+    text = f"pod {late.name} had not started yet"
+    return End(end.at_s, end.evidence.model_copy(update={"reason": Reason.INCOMPLETE, "message": text}))
 
 
 def start_timeout(epoch: int, seconds: int, what: str) -> Evidence:

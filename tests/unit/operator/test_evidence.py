@@ -178,6 +178,14 @@ def test_the_ranks_that_miss_a_deleted_pod_are_not_the_cause() -> None:
     assert _first(_pod(0, **_over(72, NOW_S - 3)), missing=(gone,)).exit_code == 72
 
 
+def test_ranks_that_waited_in_vain_for_a_pod_without_a_node_are_not_to_blame() -> None:
+    waiting = _pod(1, phase="Pending")
+    assert _first(_pod(0, **_over(73, NOW_S)), waiting).reason is Reason.INCOMPLETE
+    assert _first(_pod(0, **_over(74, NOW_S)), waiting).reason is None
+    running = [{"name": names.CONTAINER, "state": {"running": {"startedAt": time_text(NOW_S - 60)}}}]
+    assert _first(_pod(0, **_over(73, NOW_S)), _pod(1, containerStatuses=running)).reason is None
+
+
 def test_a_node_that_is_gone_or_out_of_service_is_lost_at_once() -> None:
     sight = observe(Objects(stage(), Api(37), (_pod(0),), {}))
     end = first_end(3, sight.pods, (), sight, grace_s=45, now_s=NOW_S)
