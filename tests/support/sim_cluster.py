@@ -15,6 +15,8 @@ from stage_operator.memory import time_text
 from stage_operator.model import (
     Action,
     Api,
+    Apply,
+    ChildKey,
     CreatePod,
     DeletePod,
     Emit,
@@ -22,6 +24,7 @@ from stage_operator.model import (
     Plan,
     PlanSettings,
     Refusal,
+    Remove,
 )
 from stage_operator.plan import plan
 
@@ -53,6 +56,7 @@ class SimCluster:
         self.stage = raw
         self.pods: dict[str, Raw] = {}
         self.nodes: dict[str, Raw] = {}
+        self.children: dict[ChildKey, Raw] = {}
         self.off: set[str] = set()
         self.full: set[str] = set()
         self.log: list[Action] = []
@@ -79,6 +83,20 @@ class SimCluster:
         pod["status"] = {"phase": "Pending"}
         self.pods[name] = pod
         return pod
+
+    def apply(self, manifest: Raw) -> None:
+        """A child as it should be."""
+        key = ChildKey.of(manifest)
+        old = self.children.get(key, {"metadata": {"uid": f"child-{next(self._uids)}"}})
+        at = old["metadata"].get("creationTimestamp", self._now())
+        metadata = {**manifest["metadata"], "uid": old["metadata"]["uid"], "creationTimestamp": at}
+        self.children[key] = copy.deepcopy({**manifest, "metadata": metadata})
+
+    def remove(self, kind: str, name: str, uid: str | None) -> None:
+        """A child that is wanted no more."""
+        key = ChildKey(kind, name)
+        if key in self.children and uid in (None, self.children[key]["metadata"]["uid"]):
+            del self.children[key]
 
     def delete(self, name: str, uid: str, grace_s: int | None, *, force: bool = False) -> Raw | None:
         """Ask a pod to go; what is left of it."""
@@ -304,6 +322,7 @@ class SimOperator:
             api=self.api,
             pods=tuple(copy.deepcopy(pod) for _, pod in sorted(self.seen.items())),
             nodes=copy.deepcopy(self.cluster.nodes),
+            children=copy.deepcopy(self.cluster.children),
             refusals=self.refusals,
         )
         self.last = plan(objects, now_s=self.cluster.now_s, jitter=jitter, settings=SETTINGS)
@@ -342,6 +361,10 @@ class SimOperator:
             case DeletePod(name, uid, grace_s, force):
                 self.cluster.delete(name, uid, grace_s, force=force)
                 self.see(name)
+            case Apply(manifest):
+                self.cluster.apply(manifest)
+            case Remove(_, kind, name, uid):
+                self.cluster.remove(kind, name, uid)
             case Emit():
                 self.told.append(action)
         return None
@@ -361,4 +384,4 @@ class SimOperator:
 
 
 def _acts(made: Plan) -> bool:
-    return any(isinstance(action, CreatePod | DeletePod) for action in made.actions)
+    return any(isinstance(action, CreatePod | DeletePod | Remove) for action in made.actions)

@@ -223,6 +223,9 @@ class AnyEvents(RuleBasedStateMachine):
             for ordinal in range(self.cluster.stage["spec"]["parallelism"]["data"])
         }
         assert self.cluster.pods[_STRANGER] == self.stranger
+        kinds = [key.kind for key in self.cluster.children]
+        assert kinds.count("ConfigMap") == 1
+        assert kinds.count("PodDisruptionBudget") == (1 if self.pods == 1 else wanted)
         again = self.operator.turn()
         assert again.status == status
         assert not [action for action in again.actions if isinstance(action, CreatePod | DeletePod)]
