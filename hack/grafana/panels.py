@@ -76,15 +76,17 @@ class Dashboard:
         return (panel for row in self.rows for panel in row.panels)
 
 
-def quantiles(of: str, by: str = "", quantiles: Sequence[float] = (0.5, 0.95, 0.99)) -> tuple[Query, ...]:
-    """Quantiles of a histogram, whose name with its selector is `of`."""
+def quantiles(
+    of: str, by: str = "", quantiles: Sequence[float] = (0.5, 0.95, 0.99), window: str = WINDOW
+) -> tuple[Query, ...]:
+    """Quantiles of a histogram, whose name with its selector is `of`. What is rare needs a long `window`."""
     name, _, selector = of.partition("{")
     series = f"{name}_bucket{{{selector}" if selector else f"{name}_bucket"
     group = f"le, {by}" if by else "le"
     legend = f"{{{{{by}}}}} " if by else ""
     return tuple(
         Query(
-            f"histogram_quantile({q}, sum by ({group}) (rate({series}[{WINDOW}])))", f"{legend}p{100 * q:g}"
+            f"histogram_quantile({q}, sum by ({group}) (rate({series}[{window}])))", f"{legend}p{100 * q:g}"
         )
         for q in quantiles
     )

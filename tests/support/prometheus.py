@@ -87,7 +87,7 @@ class Prometheus:
         query = {
             "query": expression,
             "start": str(self.began_s),
-            "end": str(time.time()),
+            "end": str(time.time() + STEP_S),  # the last scrape may lie behind the last step
             "step": str(STEP_S),
         }
         found = []
