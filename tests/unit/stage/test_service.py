@@ -61,7 +61,9 @@ def test_for_a_client_that_does_not_read_only_the_latest_progress_is_kept(pair: 
     with EngineBuilder().started() as (engine, executor):
         service = Service(pair.child, engine, sender)
         pair.client.send(encode(Submit(1, (a_request("a", steps),))))
-        deadline_s = time.monotonic() + 5 * PATIENCE_S  # two threads that never wait share one interpreter here
+        deadline_s = (
+            time.monotonic() + 5 * PATIENCE_S
+        )  # two threads that never wait share one interpreter here
         while len(executor.steps.get("a", ())) < steps:
             assert time.monotonic() < deadline_s
             service.turn()
