@@ -33,6 +33,10 @@ _IMAGE_PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """A kubelet says one and the other in turn; they are one thing to say."""
 
 
+_UNSOUND: Final = frozenset({"BadRequest", "Invalid"})
+"""What the API server calls a pod that can't be one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A condition without its time."""
@@ -78,7 +82,7 @@ def findings(view: View) -> tuple[Finding, ...]:
     """Every condition of a stage whose spec is accepted."""
     degraded = _degraded(view)
     return (
-        Finding(st.ACCEPTED, True, "Valid"),
+        _accepted(view),
         _suspended(view),
         _scheduled(view),
         _model_ready(view),
@@ -140,6 +144,14 @@ def phase(view: View, found: Mapping[str, Finding]) -> str:
 def selector(stage: str) -> str:
     """Selector of the pods that serve."""
     return f"{names.LABEL_STAGE}={stage},{names.LABEL_RANK0}=true"
+
+
+def _accepted(view: View) -> Finding:
+    """The contract is kept; whether its pods are sound, where a template is laid over them, the API server says."""
+    for refusal in view.refusals:
+        if refusal.kind == "Pod" and refusal.reason in _UNSOUND:
+            return Finding(st.ACCEPTED, False, "PodInvalid", refusal.message)
+    return Finding(st.ACCEPTED, True, "Valid")
 
 
 def _suspended(view: View) -> Finding:

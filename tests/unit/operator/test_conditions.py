@@ -122,6 +122,17 @@ def test_what_the_cluster_refuses_is_told(refusal: Refusal, reason: str) -> None
     assert refusal.message in degraded["message"]
 
 
+def test_a_pod_that_the_cluster_calls_invalid_makes_the_spec_unacceptable() -> None:
+    cluster = SimCluster(stage())
+    operator = SimOperator(cluster)
+    operator.refusals = (Refusal("Pod", "pics-0-e0-0", "Invalid", "spec.containers[0].env: wrong"),)
+    operator.turn()
+    accepted = cluster.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "PodInvalid")
+    operator.settle()
+    assert cluster.condition("Accepted")["status"] == "True"
+
+
 def test_a_model_from_outside_is_ready_once_a_replica_has_loaded_it() -> None:
     source = {"model": {"source": {"huggingFace": {"repo": "some/model", "revision": "a" * 40}}}}
     cluster = SimCluster(stage(**source))
