@@ -11,10 +11,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format faults soak bench generate verify pins images clean
+.PHONY: help setup demo test e2e lint format faults soak bench generate verify pins images clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Create the virtual environment and install everything, once
 
@@ -31,6 +31,9 @@ demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, com
 
 test: $(READY)  ## Run all tests (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(ARGS)
+
+e2e: $(READY)  ## Test stages on a cluster: one from KUBE_ASSETS, or a throw-away KUBECONFIG with its IMAGE_REGISTRY
+	@$(BIN)/python -m pytest --durations=30 tests/e2e $(ARGS)
 
 lint: $(READY)  ## Style, types, import contracts, sizes
 	$(BIN)/ruff check .
