@@ -25,6 +25,9 @@ class Pair:
     def __init__(self) -> None:
         self.client = Line.listen(Bell())
         self.child = Line.connect(self.client.address)
+        # What is sent before they are connected waits until its sender turns to the line again.
+        self.child.send(b"here")
+        assert self.client.receive(PATIENCE_S) == [b"here"]
 
     def heard(self, service: Service, last: type) -> list[Tells]:
         """What the client hears until an outcome of this kind comes."""

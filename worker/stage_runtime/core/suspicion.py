@@ -6,7 +6,6 @@ first look, though nothing hangs. So one look is a suspicion, and only time that
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Final
 
 WATCHED_S: Final = 1.0
@@ -16,23 +15,21 @@ LOOK_S: Final = 0.5
 
 
 class Suspicion:
-    """Whether something hangs, from looks at it. Any number of threads may look."""
+    """Whether something hangs, from looks at it. Not thread-safe; its owner serialises the looks."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._what: object = None
         self._watched_s = 0.0
         self._looked_s: float | None = None
 
     def confirmed(self, what: object, *, overdue: bool, now_s: float) -> bool:
         """Whether `what` (any name of it, such as a tick's number) hangs. `now_s`: the clock at this look."""
-        with self._lock:
-            if not overdue:
-                self._looked_s = None
-                return False
-            if self._looked_s is None or what != self._what:
-                self._what, self._watched_s = what, 0.0
-            else:
-                self._watched_s += min(now_s - self._looked_s, LOOK_S)
-            self._looked_s = now_s
-            return self._watched_s >= WATCHED_S
+        if not overdue:
+            self._looked_s = None
+            return False
+        if self._looked_s is None or what != self._what:
+            self._what, self._watched_s = what, 0.0
+        else:
+            self._watched_s += min(now_s - self._looked_s, LOOK_S)
+        self._looked_s = now_s
+        return self._watched_s >= WATCHED_S

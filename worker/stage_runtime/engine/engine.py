@@ -80,7 +80,7 @@ class Engine:
         bell = Bell()
         self._desk = Desk(scheduler, pace or Pace(startup_timeout_s=startup_timeout_s), clock, bell.ring)
         self._loop = Loop(self._desk, bell, clock, startup_timeout_s)
-        self._suspicion = Suspicion()
+        self._suspicion, self._looking = Suspicion(), Lock()
         self._life = Condition()
         """Guards phase, death, callbacks and thread; told when the phase moves. Taken before the desk's lock."""
         self._phase = Phase.CREATED
@@ -338,7 +338,9 @@ class Engine:
         """Raises: EngineHung."""
         now_s = self._clock()
         progress = self.progress(now_s)
-        if self._suspicion.confirmed(progress.tick, overdue=progress.overdue, now_s=now_s):
+        with self._looking:
+            hangs = self._suspicion.confirmed(progress.tick, overdue=progress.overdue, now_s=now_s)
+        if hangs:
             raise EngineHung(
                 f"tick {progress.tick} has made no progress for {progress.elapsed_s:.1f} s; "
                 f"expected within {progress.limit_s:.1f} s"

@@ -356,13 +356,12 @@ class RemoteEngine:
                 self.take_back(self._dropped.get_nowait())
         now_s = self._clock()
         progress = self.progress(now_s)
-        if self._suspicion.confirmed(progress.tick, overdue=progress.overdue, now_s=now_s):
-            self._die(
-                EngineHung(
-                    f"the engine's process has made no progress in tick {progress.tick} for "
-                    f"{progress.elapsed_s:.1f} s; expected within {progress.limit_s:.1f} s"
-                )
-            )
+        with self._life:
+            hangs = self._suspicion.confirmed(progress.tick, overdue=progress.overdue, now_s=now_s)
+        if hangs:
+            what = f"the engine's process has made no progress in tick {progress.tick}"
+            for_s = f"for {progress.elapsed_s:.1f} s; expected within {progress.limit_s:.1f} s"
+            self._die(EngineHung(f"{what} {for_s}"))
             self._tender.kill()
         return self._phase not in _FINAL and (self._owes or not self._pulse.is_idle)
 
