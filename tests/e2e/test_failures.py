@@ -11,10 +11,9 @@ import pytest
 from stage_api import names
 from stage_api.outcome import ExitCode
 from support.live_client import PROMPT, Client, TrafficMaker, kinds
-from support.live_cluster import LiveCluster, needs_cluster, needs_own_cluster
+from support.live_cluster import LiveCluster, kubectl, needs_cluster, needs_own_cluster, until
 from support.live_operator import Release
 from support.live_stage import LiveStage, StageMaker, example
-from support.operator_process import kubectl, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), needs_cluster]
 
@@ -94,9 +93,9 @@ def test_a_rank_that_hangs_is_ended_and_a_new_life_serves(
 
 
 def test_a_pod_that_takes_more_memory_than_it_may_comes_back_and_says_so(make_stage: StageMaker) -> None:
-    room = {"limits": {"memory": "1200Mi"}, "sharedMemory": "4Gi"}
+    room = {"limits": {"memory": "1200Mi"}, "sharedMemory": "1Gi"}
     stage = make_stage("hungry", example(resources=room)).await_ready()
-    fill = "head -c 3G /dev/zero >/dev/shm/fill & sleep 60"  # who looks on may be ended as well
+    fill = "head -c 1G /dev/zero >/dev/shm/fill & sleep 60"  # who looks on may be ended as well
     command = ["kubectl", f"--namespace={stage.namespace}", "exec", "hungry-0-e0-0", "--", "sh", "-c", fill]
     subprocess.run(command, capture_output=True, timeout=100, check=False)
     stage.await_epoch(1)

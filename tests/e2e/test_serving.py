@@ -6,9 +6,8 @@ import pytest
 
 from stage_api import names
 from support.live_client import PROMPT, Client
-from support.live_cluster import needs_cluster
+from support.live_cluster import kubectl, needs_cluster
 from support.live_stage import READY_S, StageMaker, example
-from support.operator_process import kubectl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), needs_cluster]
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.operator_process import kubectl, until
+from support.live_cluster import kubectl, until
 
 NAMESPACE = "omnistage-e2e-clients"
 PROGRAM = Path(__file__).with_name("client_program.py")

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,24 @@ from typing import Any
 import pytest
 
 from stage_api import names
-from support import images
-from support.operator_process import kubectl
+from support import images, operator_process
 
 NODES = 3
 OWN_REGISTRY = "10.89.0.1:5000"
 LIMIT_S = 300
+WAIT_S = 90.0
+"""Pods start and nodes come back within it."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def kubectl(*args: str, stdin: object = None) -> str:
+    """What kubectl says; an object on `stdin` goes in as JSON. AssertionError if it fails."""
+    return operator_process.kubectl(*args, stdin=stdin, within_s=WAIT_S)
+
+
+def until(condition: Callable[[], Any], what: str, *, within_s: float = WAIT_S) -> Any:
+    """The first true value of the condition."""
+    return operator_process.until(condition, what, within_s=within_s)
 
 
 def _program() -> Path | None:

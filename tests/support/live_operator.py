@@ -7,8 +7,7 @@ import subprocess
 from typing import Any
 
 from support.helm import CHART, program
-from support.live_cluster import LiveCluster, items, make_namespace
-from support.operator_process import kubectl, until
+from support.live_cluster import LiveCluster, items, kubectl, make_namespace, until
 
 NAMESPACE = "omnistage-system"
 LIMIT_S = 120

@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from stage_api import names
-from support.live_cluster import items, stage_pods
-from support.operator_process import kubectl, until
+from support.live_cluster import items, kubectl, stage_pods, until
 from unit.api.bad_stages import ROOT
 
 NAMESPACE = "omnistage-e2e"

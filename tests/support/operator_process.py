@@ -26,11 +26,11 @@ STEP_S = 0.1
 Manifest = dict[str, Any]
 
 
-def kubectl(*args: str, stdin: object = None) -> str:
+def kubectl(*args: str, stdin: object = None, within_s: float = WAIT_S) -> str:
     """What kubectl says; an object on `stdin` goes in as JSON. AssertionError if it fails."""
     text = stdin if isinstance(stdin, str) else json.dumps(stdin)
     done = subprocess.run(
-        ["kubectl", *args], input=text, capture_output=True, text=True, timeout=WAIT_S, check=False
+        ["kubectl", *args], input=text, capture_output=True, text=True, timeout=within_s, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
