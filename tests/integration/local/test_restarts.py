@@ -109,7 +109,7 @@ def test_a_signal_between_two_lives_ends_it_at_once(number: signal.Signals, tmp_
         stage.wait_text("will answer at")
         kill_child(stage)
         stage.wait_text(r"starts again in \d+ s")
-        assert len(stage.family()) == 1
+        until(lambda: len(stage.family()) == 1, "the ranks of the life before have ended too", PROMPT_S)
         stage.signal(number)
         assert stage.wait(PROMPT_S) == 0
 
