@@ -54,7 +54,7 @@ def _no_release() -> Iterator[None]:
 def release(verb: str, values: dict[str, Any] | None = None, *more: str, chart: Path = CHART) -> str:
     """Install or upgrade. A definition that another test left is taken over."""
     arguments = [f"--set-json={key}={json.dumps(value)}" for key, value in (values or {}).items()]
-    where = ["--namespace", SYSTEM, "--take-ownership"]
+    where = ["--namespace", SYSTEM, "--take-ownership", "--force-conflicts"]
     done = helm(verb, RELEASE, str(chart), *where, *arguments, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -147,7 +147,7 @@ def test_stages_may_come_with_a_release_once_the_cluster_knows_them() -> None:
 def test_the_definition_of_the_chart_replaces_an_older_one_that_was_applied_by_hand() -> None:
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=older_definition())
     assert "suspend" not in served_fields()
-    release("install", {"replicas": 0}, "--force-conflicts")
+    release("install", {"replicas": 0})
     assert "suspend" in served_fields()
 
 
