@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stage_api import names
 from stage_api.stage import DiffusionStage
+from stage_api.surroundings import NetworkPeer
 from stage_operator.model import Manifest
 from stage_operator.resources.identity import child, selector
 
@@ -19,7 +20,7 @@ def network_policy(stage: DiffusionStage) -> Manifest | None:
         return None
     requests: Manifest = {"ports": [{"port": names.PORT_NAME, "protocol": "TCP"}]}
     if policy.ingress_from:
-        requests["from"] = [peer.to_json() for peer in policy.ingress_from]
+        requests["from"] = [_peer(peer) for peer in policy.ingress_from]
     ingress = [requests]
     if spec.parallelism.world_size > spec.ranks_per_pod:
         # Collectives listen on ports of the system's choice.
@@ -35,3 +36,8 @@ def network_policy(stage: DiffusionStage) -> Manifest | None:
             "ingress": ingress,
         },
     )
+
+
+def _peer(peer: NetworkPeer) -> Manifest:
+    """Without empty lists: the server stores them otherwise, so that each apply would be a change."""
+    return peer.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)

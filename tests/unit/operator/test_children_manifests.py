@@ -182,9 +182,13 @@ def test_everybody_may_send_requests_unless_the_stage_says_who() -> None:
     assert rule == {"ports": [{"port": "http", "protocol": "TCP"}]}
     peer = {"namespaceSelector": {"matchLabels": {"team": "art"}}}
     (rule,) = find(stage_of(networkPolicy={"ingressFrom": [peer]}), "NetworkPolicy")["spec"]["ingress"]
-    (only,) = rule["from"]
-    assert only["namespaceSelector"]["matchLabels"] == {"team": "art"}
-    assert "podSelector" not in only
+    assert rule["from"] == [peer]
+
+
+def test_a_peer_may_be_every_pod_of_every_namespace() -> None:
+    peer = {"namespaceSelector": {}}
+    (rule,) = find(stage_of(networkPolicy={"ingressFrom": [peer]}), "NetworkPolicy")["spec"]["ingress"]
+    assert rule["from"] == [peer]
 
 
 def test_only_the_stages_own_pods_reach_the_ports_of_its_ranks() -> None:
