@@ -219,7 +219,9 @@ def test_a_wrong_option_names_its_field() -> None:
 
 
 def test_a_model_that_is_nowhere_is_a_model_error() -> None:
-    with pytest.raises(ModelError, match=r"expected a folder, a manifest, or an embedded model \(shapes\)"):
+    with pytest.raises(
+        ModelError, match=r"expected a folder, a manifest, or an embedded model \(shapes, digits\)"
+    ):
         Omni("/no/such/folder")
 
 
@@ -227,3 +229,17 @@ def test_a_model_that_is_nowhere_is_a_model_error() -> None:
 def test_a_device_that_is_not_there_is_a_model_error() -> None:
     with pytest.raises(ModelError, match=r"engine\.device is cuda, but this machine has none"):
         Omni("shapes", device="cuda")
+
+
+def test_two_ranks_share_the_guidance_of_a_picture() -> None:
+    asked = {"num_inference_steps": 4, "seed": 7}
+    with Omni("shapes") as alone, Omni("shapes", parallelism={"cfg": 2}) as together:
+        (want,) = alone.generate("a red circle", **asked)
+        (got,) = together.generate("a red circle", **asked)
+        assert len(together.health()) == 2
+    assert abs(np.asarray(got, int) - np.asarray(want, int)).max() <= 1
+
+
+def test_a_degree_that_can_not_be_executed_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"spec\.parallelism\.tensor"):
+        Omni("shapes", parallelism={"tensor": 2})
