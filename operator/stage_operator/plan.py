@@ -143,11 +143,8 @@ class _Planning:
 
     def _is_evident(self, lives: Mapping[int, Life]) -> bool:
         """Whether a life is over that was not over before: to be remembered before anything follows from it."""
-        return any(
-            was.phase in LIVE and (now is None or now.phase not in LIVE or now.epoch != was.epoch)
-            for index, was in self.memory.lives.items()
-            for now in (lives.get(index),)
-        )
+        lived = ((index, was) for index, was in self.memory.lives.items() if was.phase in LIVE)
+        return any(not _goes_on(was, lives.get(index)) for index, was in lived)
 
     def _status(self, view: View, found: Mapping[str, conditions.Finding]) -> DiffusionStageStatus:
         before, generation = self.memory.status, self.stage.metadata.generation
@@ -195,3 +192,8 @@ def _refused(raw: Manifest, reason: str, faults: tuple[Fault, ...], now_s: float
         }
     )
     return Plan(status=status.to_json(), actions=tuple(news.of_conditions(before.conditions, found, raw)))
+
+
+def _goes_on(was: Life, now: Life | None) -> bool:
+    """Whether a life is still the same one."""
+    return now is not None and now.phase in LIVE and now.epoch == was.epoch

@@ -126,15 +126,19 @@ _ERRORS: Final[tuple[type[StageError], ...]] = (
 _BY_CODE: Final = {kind.code: kind for kind in _ERRORS}
 
 
-def failed(request_id: str, error: Exception) -> Failed:
+def failed(request_id: str, error: Exception, doing: str = "") -> Failed:
     """`error` as an outcome. A plain exception is the model's (500); ours keep their status, code and field.
+
+    `doing`, when given, goes before the error's own words: what could not be done.
 
     No reference to the exception is kept, so its traceback can't hold tensors alive.
     """
+    before = f"{doing}: " if doing else ""
     if isinstance(error, StageError):
         field = error.field if isinstance(error, InvalidRequest) else None
-        return Failed(request_id, str(error), error.status, error.code, field)
-    return Failed(request_id, f"{type(error).__name__}: {error}", RequestFailed.status, RequestFailed.code)
+        return Failed(request_id, before + str(error), error.status, error.code, field)
+    what = f"{before}{type(error).__name__}: {error}"
+    return Failed(request_id, what, RequestFailed.status, RequestFailed.code)
 
 
 def as_error(outcome: Failed | Aborted) -> StageError:

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
-import msgspec
-
 from stage_runtime.core.outcome import ExecutorOutcome, failed
 from stage_runtime.executor.ledger import Delivery
 from stage_runtime.ipc.codec import attach
@@ -26,9 +24,7 @@ def unpacked(delivery: Delivery, receiver: Receiver) -> ExecutorOutcome:
         return attach(outcome, delivery.parcel, receiver.take)
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its cause
         log.warning("output can't be unpacked", extra={"request_id": outcome.request_id, "why": repr(error)})
-        return msgspec.structs.replace(
-            failed(outcome.request_id, error), message=f"the output can't be unpacked: {error}"
-        )
+        return failed(outcome.request_id, error, "the output can't be unpacked")
 
 
 def drop(refs: Iterable[ShmRef], receiver: Receiver) -> None:

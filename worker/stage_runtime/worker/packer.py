@@ -23,6 +23,7 @@ from stage_runtime.ipc.shm import Sender
 from stage_runtime.runner.output import Made
 
 LANE: Final = "pack"
+CANNOT_PACK: Final = "the output can't be packed"
 CLOSE_S: Final = 5.0
 
 log = logging.getLogger(__name__)
@@ -129,9 +130,5 @@ class Packer:
             log.warning(
                 "output can't be packed", extra={"request_id": made.request_id, "why": repr(error)[:200]}
             )
-            why = failed(made.request_id, error)
-            outcome = Failed(
-                made.request_id, f"the output can't be packed: {why.message}", why.status, why.code
-            )
-            parcel = None
+            outcome, parcel = failed(made.request_id, error, CANNOT_PACK), None
         return OutputReady(rank=self._rank, wave_id=job.wave_id, outcome=outcome, parcel=parcel)

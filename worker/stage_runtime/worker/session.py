@@ -19,7 +19,7 @@ from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Answered, Ask, Command, Parcel, Run, Stop, Ticked
 from stage_runtime.ipc.shm import Sender
 from stage_runtime.runner.output import Made
-from stage_runtime.worker.packer import Packer
+from stage_runtime.worker.packer import CANNOT_PACK, Packer
 from stage_runtime.worker.worker import Worker
 
 Agree = Callable[[int], int]
@@ -195,6 +195,4 @@ class Session:
         try:
             return detach(outcome, None if self.sender is None else self.sender.place)
         except Exception as error:  # noqa: BLE001 - the client gets its cause
-            why = failed(outcome.request_id, error)
-            message = f"the output can't be packed: {why.message}"
-            return Failed(outcome.request_id, message, why.status, why.code), None
+            return failed(outcome.request_id, error, CANNOT_PACK), None
