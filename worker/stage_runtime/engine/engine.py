@@ -131,12 +131,8 @@ class Engine:
         """
         patience_s = self._startup_timeout_s + SLACK_S if timeout_s is None else timeout_s
         with self._life:
-            if not self._life.wait_for(lambda: self._phase not in _STARTING, patience_s):
-                raise EngineHung(f"{self._name} is still {self._phase} after {patience_s:.1f} s")
-            if self._death is not None:
-                raise self._death
-            if self._phase is Phase.CLOSED:
-                raise NotAdmitting(f"{self._name} was closed before it was ready")
+            self._life.wait_for(lambda: self._phase not in _STARTING, patience_s)
+            check_started(self._name, self._phase, self._death, patience_s)
 
     # Requests
 
@@ -373,3 +369,16 @@ def as_group_death(error: BaseException) -> EngineDeadError:
     if isinstance(error, EngineDeadError):
         return error
     return EngineDeadError(f"the engine is dead: {type(error).__name__}: {error}")
+
+
+def check_started(name: str, phase: Phase, death: BaseException | None, waited_s: float) -> None:
+    """Whether the start of an engine went well, wherever it lives.
+
+    Raises: what it died of; EngineHung when it has not started yet; NotAdmitting when it was closed instead.
+    """
+    if phase in _STARTING:
+        raise EngineHung(f"{name} is still {phase} after {waited_s:.1f} s")
+    if death is not None:
+        raise death
+    if phase is Phase.CLOSED:
+        raise NotAdmitting(f"{name} was closed before it was ready")

@@ -29,7 +29,7 @@ from stage_runtime.core.errors import (
 )
 from stage_runtime.core.request import Request
 from stage_runtime.core.suspicion import Suspicion
-from stage_runtime.engine.engine import SLACK_S, OnDeath, as_group_death
+from stage_runtime.engine.engine import SLACK_S, OnDeath, as_group_death, check_started
 from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.phase import Phase, Progress
 from stage_runtime.engine.streams import Mailbox, Stream
@@ -141,12 +141,8 @@ class RemoteEngine:
         """
         patience_s = self._startup_timeout_s + SLACK_S if timeout_s is None else timeout_s
         with self._life:
-            if not self._life.wait_for(lambda: self._phase not in _STARTING, patience_s):
-                raise EngineHung(f"{self._name} is still {self._phase} after {patience_s:.1f} s")
-            if self._death is not None:
-                raise self._death
-            if self._phase is Phase.CLOSED:
-                raise NotAdmitting(f"{self._name} was closed before it was ready")
+            self._life.wait_for(lambda: self._phase not in _STARTING, patience_s)
+            check_started(self._name, self._phase, self._death, patience_s)
 
     # Requests
 
