@@ -23,7 +23,8 @@ WATCHED: Final = (
 """What a socket's monitor has to tell for `until_connected`."""
 
 _HANG_UPS: Final = 20
-"""An engine that is dialled with a wrong key of its own can't say no: it hangs up. So often, and it is no accident."""
+"""An engine that is dialled with a wrong key of its own can't say no: it hangs up. So often, and it is no accident.
+What it says to a rank without keys may be lost, too, when it hangs up at once."""
 
 
 def until_connected(monitor: zmq.Socket[bytes], address: str, patience_s: float) -> None:
@@ -43,7 +44,9 @@ def until_connected(monitor: zmq.Socket[bytes], address: str, patience_s: float)
         if event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
             hang_ups += 1
             if hang_ups >= _HANG_UPS:
-                raise EngineDeadError(f"the engine at {address} hangs up: it has other keys than this rank")
+                raise EngineDeadError(
+                    f"the engine at {address} hangs up: it refuses this rank's keys, or has other keys than this rank"
+                )
         if event in (zmq.Event.CLOSED, zmq.Event.DISCONNECTED) and not remote:
             raise EngineDeadError(f"no engine listens at {address}")
     raise RendezvousTimeout(f"no engine at {address} within {patience_s:.0f} s{_why(address)}")
