@@ -151,7 +151,7 @@ class Applier:
                     return await self._remove(StageKey.of(stage), action)
         except Refused as error:
             log.warning("refused", extra={"kind": kind, "object": name, "error": error.message})
-            return Refusal(kind, name, error.reason, error.message)
+            return Refusal(kind, name, error.reason, error.said)
         raise TypeError(f"not an action on the cluster: {action!r}")
 
     async def _create_pod(self, stage: Manifest, manifest: Manifest) -> frozenset[StageKey] | Refusal:

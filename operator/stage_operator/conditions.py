@@ -23,6 +23,7 @@ from stage_operator.rollout import Settled, Wish
 from stage_operator.timer import Timer
 
 NAME_CONFLICT: Final = "NameConflict"
+POD_INVALID: Final = "PodInvalid"
 UNSCHEDULABLE: Final = "Unschedulable"
 ROLLING_OUT: Final = "RollingOut"
 ROLLOUT_HALTED: Final = "RolloutHalted"
@@ -128,6 +129,8 @@ def phase(view: View, found: Mapping[str, Finding]) -> str:
         return "Suspended"
     if found[st.FAILED].holds:
         return "Failed"
+    if found[st.ACCEPTED].holds is False:
+        return "Refused"
     if found[st.PROGRESSING].reason == ROLLING_OUT:
         return "Updating"
     if view.serving >= wanted:
@@ -149,9 +152,14 @@ def selector(stage: str) -> str:
 def _accepted(view: View) -> Finding:
     """The contract is kept; whether its pods are sound, where a template is laid over them, the API server says."""
     for refusal in view.refusals:
-        if refusal.kind == "Pod" and refusal.reason in _UNSOUND:
-            return Finding(st.ACCEPTED, False, "PodInvalid", refusal.message)
+        if _is_unsound(refusal):
+            text = f"the API server doesn't take the pods, see spec.podTemplate: {refusal.message}"
+            return Finding(st.ACCEPTED, False, POD_INVALID, text)
     return Finding(st.ACCEPTED, True, "Valid")
+
+
+def _is_unsound(refusal: Refusal) -> bool:
+    return refusal.kind == "Pod" and refusal.reason in _UNSOUND
 
 
 def _suspended(view: View) -> Finding:
@@ -250,7 +258,10 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
     """What keeps replicas from serving, the worst first."""
     for refusal in view.refusals:
         reason = NAME_CONFLICT if refusal.reason == "AlreadyExists" else f"{refusal.kind}Refused"
-        yield reason, f"{refusal.kind} {refusal.name}: {refusal.message}"
+        yield (
+            POD_INVALID if _is_unsound(refusal) else reason,
+            f"{refusal.kind} {refusal.name}: {refusal.message}",
+        )
     yield from (("ReplicaHeld", told(one)) for one in view.replicas if one.phase is ReplicaPhase.HELD)
     pods = [pod for replica in view.standing for pod in replica.pods]
     for name, waiting in ((pod.name, pod.waiting) for pod in pods if pod.waiting is not None):

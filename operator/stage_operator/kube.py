@@ -40,9 +40,10 @@ _MERGE: Final = "application/merge-patch+json"
 class KubeError(Exception):
     """A request that didn't do what it was for."""
 
-    def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, *, code: int = 0, reason: str = "", said: str = "") -> None:
         super().__init__(message)
         self.message: Final = message
+        self.said: Final = said or message  # in the server's own words, for people who didn't send it
         self.code: Final = code  # of HTTP; 0 where there was no answer
         self.reason: Final = reason  # the server's word for it, such as AlreadyExists
 
@@ -219,11 +220,11 @@ class Kube:
                 return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
 
     async def create(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
-        """Make an object. Conflict if the name is taken."""
+        """Make an object. Conflict if the name is taken, Refused if it has a field that its kind hasn't got."""
         resource, namespace, _ = _where(manifest)
         path = resource.path(namespace)
         return await self._ask(
-            _Call("create", "post", path, resource.plural, _AS_US, manifest, in_turn=in_turn)
+            _Call("create", "post", path, resource.plural, _STRICTLY, manifest, in_turn=in_turn)
         )
 
     async def replace(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
@@ -237,7 +238,7 @@ class Kube:
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply, taking the fields from whoever had them."""
         resource, namespace, name = _where(manifest)
-        query = (*_AS_US, ("force", "true"))
+        query = (*_STRICTLY, ("force", "true"))
         path = resource.path(namespace, name)
         return await self._ask(_Call("apply", "patch", path, resource.plural, query, manifest, _APPLY))
 
@@ -327,6 +328,8 @@ class Kube:
 
 
 _AS_US: Final = (("fieldManager", FIELD_MANAGER),)
+_STRICTLY: Final = (*_AS_US, ("fieldValidation", "Strict"))
+"""A field that the server doesn't know would else be dropped without a word: a typing error in a pod template."""
 
 
 def _where(manifest: Manifest) -> tuple[Resource, str | None, str]:
@@ -339,14 +342,15 @@ def _fault(call: _Call, error: ApiException) -> KubeError:
     code = int(error.status or 0)
     status = _status(error)
     reason = str(status.get("reason") or "")
-    text = f"{call.verb} {call.path}: {status.get('message') or error.reason or code}"
+    said = str(status.get("message") or error.reason or code)
+    text = f"{call.verb} {call.path}: {said}"
     if code in (404, 410):
         return Missing(text, code=code, reason=reason)
     if code == 409:
         return Conflict(text, code=code, reason=reason)
     # 401 is a token that has just run out: the next request brings a fresh one.
     if code in (400, 403, 405, 413, 415, 422):
-        return Refused(text, code=code, reason=reason)
+        return Refused(text, code=code, reason=reason, said=said)
     return Trouble(text, code=code, reason=reason)
 
 

@@ -12,7 +12,14 @@ from stage_api import names
 from stage_api import status as st
 from stage_api.replica_status import ReplicaPhase
 from stage_api.status import Condition, ConditionStatus
-from stage_operator.conditions import DEADLINE_EXCEEDED, ROLLING_OUT, ROLLOUT_HALTED, Finding, told
+from stage_operator.conditions import (
+    DEADLINE_EXCEEDED,
+    POD_INVALID,
+    ROLLING_OUT,
+    ROLLOUT_HALTED,
+    Finding,
+    told,
+)
 from stage_operator.lives import Life, Replica
 from stage_operator.model import Emit
 from stage_operator.rollout import Stop
@@ -20,7 +27,8 @@ from stage_operator.rollout import Stop
 _WARN_WHEN_FALSE: Final = frozenset({st.ACCEPTED})
 _WARN_WHEN_TRUE: Final = frozenset({st.DEGRADED})
 _STUCK: Final = frozenset({ROLLOUT_HALTED, DEADLINE_EXCEEDED})
-_TOLD_BY_REPLICAS: Final = frozenset({"ReplicaHeld", "ReplicaFailing"})
+_TOLD_ALREADY: Final = frozenset({POD_INVALID, "ReplicaHeld", "ReplicaFailing"})
+"""What the stage's acceptance, or its replicas, say in an event of their own."""
 
 
 def of_replicas(
@@ -55,7 +63,7 @@ def of_conditions(
         if was is not None and was.reason == finding.reason:
             continue
         bad = (finding.type in _WARN_WHEN_FALSE and finding.holds is False) or (
-            finding.type in _WARN_WHEN_TRUE and finding.holds and finding.reason not in _TOLD_BY_REPLICAS
+            finding.type in _WARN_WHEN_TRUE and finding.holds and finding.reason not in _TOLD_ALREADY
         )
         if bad:
             yield Emit("Warning", finding.reason, finding.message, stage)

@@ -130,7 +130,10 @@ class Reconciler:
         raise Retry("the stage changes faster than it can be decided on")
 
     async def _act(self, stage: Manifest, plan: Plan, *, stored: bool = False) -> float | None:
-        """Do it, then show it. The answer is when to come again."""
+        """Do it, then show it. The answer is when to come again.
+
+        What is refused for the first time is decided on at once, and shown then. What is refused again waits.
+        """
         key = StageKey.of(stage)
         for event in emits(plan.actions):
             self._events.tell(key, event)
@@ -138,14 +141,14 @@ class Reconciler:
         due = []
         if plan.wake_at_s is not None:
             due.append(self._clock() + max(SHORTEST_WAKE_S, plan.wake_at_s - self._wall()))
-        if not stored:
+        # Not by their messages, which may be others each time.
+        is_known = _places(outcome.refusals) == _places(self._refusals.get(key, ()))
+        self._remember(key, outcome.refusals)
+        if not stored and is_known:
             due += await self._store(stage, plan)
-        if key in outcome.news:
+        if key in outcome.news or not is_known:
             due.append(self._clock())
-        if outcome.refusals != self._refusals.get(key, ()):
-            self._remember(key, outcome.refusals)
-            due.append(self._clock())  # the plan must know
-        elif outcome.refusals:
+        if outcome.refusals and is_known:
             raise Retry(outcome.refusals[0].message, no_later_than=min(due, default=None))
         return min(due, default=None)
 
@@ -232,3 +235,7 @@ class Reconciler:
         self._writer.forget(key)
         self._applier.forget(key)
         self._recoveries.forget(key)
+
+
+def _places(refusals: tuple[Refusal, ...]) -> set[tuple[str, str, str]]:
+    return {(one.kind, one.name, one.reason) for one in refusals}

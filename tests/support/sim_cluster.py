@@ -61,6 +61,8 @@ class SimCluster:
         self.full: set[str] = set()
         self.log: list[Action] = []
         self.on_create: list[Callable[[Raw], None]] = []
+        self.judge: Callable[[Raw], str | None] = lambda manifest: None
+        """What the API server has against a pod."""
         self.on_delete: list[Callable[[Raw, bool], None]] = []
         self.on_status: list[Callable[[Raw, Raw], None]] = []
         self._uids = itertools.count()
@@ -76,6 +78,8 @@ class SimCluster:
             if there["metadata"]["ownerReferences"][0]["uid"] == self.stage["metadata"]["uid"]:
                 return there
             return Refusal("Pod", name, "AlreadyExists", "it belongs to somebody else")
+        if (fault := self.judge(manifest)) is not None:
+            return Refusal("Pod", name, "BadRequest", fault)
         for watcher in self.on_create:
             watcher(manifest)
         pod = copy.deepcopy(manifest)

@@ -184,6 +184,19 @@ def test_an_apply_takes_its_fields_by_force() -> None:
     assert (request.query["force"], request.query["fieldManager"]) == ("true", "omnistage-operator")
 
 
+@pytest.mark.parametrize("verb", ["create", "apply"])
+def test_what_is_made_is_judged_strictly_so_that_no_field_is_dropped_in_silence(verb: str) -> None:
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": "p"}}
+
+    async def work(kube: Kube) -> None:
+        with pytest.raises(Refused, match="unknown field"):
+            await getattr(kube, verb)(manifest)
+
+    body = {"code": 400, "reason": "BadRequest", "message": 'strict decoding error: unknown field "spec.x"'}
+    _, (request,), _ = talk([lambda _: web.json_response(body, status=400)], work)
+    assert request.query["fieldValidation"] == "Strict"
+
+
 def test_a_deletion_is_of_one_uid_and_with_its_grace() -> None:
     bodies: list[Any] = []
 

@@ -192,6 +192,26 @@ def test_a_replica_that_is_wanted_no_more_is_remembered_until_its_last_pod_is_go
     assert cluster.status["restarts"] == 0
 
 
+def test_a_pod_that_the_server_does_not_take_holds_the_stage_until_its_spec_changes() -> None:
+    cluster, operator = _world()
+    cluster.judge = lambda pod: 'unknown field "spec.nodeSelectr"' if "nodeSelectr" in pod["spec"] else None
+    cluster.edit(podTemplate={"spec": {"nodeSelectr": {"pool": "gpu"}}})
+    for _ in range(4):
+        _turn(operator)
+        cluster.come_up()
+    accepted = cluster.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "PodInvalid")
+    assert 'unknown field "spec.nodeSelectr"' in accepted["message"]
+    assert cluster.condition("Ready")["reason"] == "PodInvalid"
+    assert cluster.status["phase"] == "Refused"
+    assert _reasons(operator).count("PodInvalid") == 1
+    assert cluster.status["restarts"] == 0
+    cluster.edit(podTemplate={"spec": {"nodeSelector": {"pool": "gpu"}}})
+    operator.settle()
+    assert cluster.condition("Accepted")["status"] == "True"
+    assert (cluster.status["ready"], cluster.status["phase"]) == ("1/1", "Ready")
+
+
 def test_a_start_that_takes_too_long_is_a_failure_but_waiting_for_room_is_none() -> None:
     cluster = SimCluster(stage(startup={"timeoutSeconds": 60}))
     operator = SimOperator(cluster)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from stage_api import names
 from stage_operator.cache import POD, STAGE
-from stage_operator.kube import Trouble
+from stage_operator.kube import Refused, Trouble
 from stage_operator.model import CreatePod, DeletePod, Emit, Plan
 from stage_operator.queue import Retry
 from stage_operator.status import INTERVAL_S
@@ -126,6 +127,24 @@ def test_a_replica_that_loses_the_lead_half_way_stops_there(bench: Bench) -> Non
     bench.plan = Plan({}, (delete, CreatePod(child("Pod", "s-0-e1-0", spec={}))))
     bench.turn()
     assert bench.kube.writes() == [("delete", "Pod", "s-0-e0-0")]
+
+
+def test_what_is_refused_is_decided_on_at_once_and_tried_again_after_a_wait(bench: Bench) -> None:
+    words = (f"request {number} is denied" for number in itertools.count())
+
+    def deny(verb: str, kind: str, name: str) -> None:
+        if verb == "create":
+            raise Refused(next(words), code=403, reason="Forbidden")
+
+    bench.kube.before = deny
+    bench.plan = Plan({"phase": "Pending"}, (CreatePod(child("Pod", "s-0-e0-0", spec={})),))
+    assert bench.turn() == bench.now, "the plan must know"
+    assert bench.status == {}, "nothing is shown that is not so"
+    for number in range(2):
+        with pytest.raises(Retry, match=f"request {number + 1} is denied"):
+            bench.turn()
+        assert [refusal.message for refusal in bench.seen[-1].refusals] == [f"request {number} is denied"]
+    assert bench.status == {"phase": "Pending"}
 
 
 def test_a_stage_that_is_going_gets_nothing_new(bench: Bench) -> None:
