@@ -11,7 +11,10 @@ from stage_api.errors import join
 from stage_api.execution import EXECUTABLE
 from stage_api.outcome import ExitCode
 from stage_api.parallelism import PATHS
+from stage_api.revision import COUNTED
+from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import NAME_RULE, DiffusionStage
+from stage_api.status import CONDITIONS
 
 _HEAD: Final = ("Field", "Type", "Default", "Description")
 
@@ -23,18 +26,28 @@ def page() -> str:
         f"<!-- Generated from crds/stage_api by `python -m stage_api.crdgen`. Don't edit. -->\n# {names.KIND}",
         f"`apiVersion: {names.API_VERSION}`, `kind: {names.KIND}`, namespaced; "
         f"`kubectl get {names.SHORT_NAME}`. {root['description']}",
-        f"`metadata.name` is {NAME_RULE}. A field that isn't listed here is refused; "
-        "a null counts as left out.",
+        f"`metadata.name` is {NAME_RULE}. A field that isn't listed here is refused by `kubectl` and by "
+        "`omnistage validate`; of what other clients send, the API server drops it. A null counts as left out.",
+        f"The annotation `{names.ANNOTATION_RESTART}` asks for a restart whenever it gets another value: every replica "
+        "is replaced as by a rollout, and what is held goes on.",
         "## spec",
         _table(_rows(root["properties"]["spec"], "")),
         "### Rules over several fields",
         _rules(root),
+        "### What a change does",
+        _changes(),
         "### What this version executes",
         "The manifest describes every layout of ranks; a degree above these is refused, never ignored: "
         + ", ".join(f"`{PATHS[axis]}` {limit}" for axis, limit in EXECUTABLE.items())
         + ".",
         "## status",
         _table(_rows(root["properties"]["status"], "")),
+        "### Conditions",
+        "Degraded and Failed are bad when they are True, the others when they are not. Suspended and Progressing are "
+        "neither. A reason and a message say why.",
+        _table(
+            ((f"`{type_}`", meaning) for type_, meaning in CONDITIONS.items()), ("Type", "When it is True")
+        ),
         "## Exit codes of a pod",
         _exit_codes(),
     ]
@@ -54,7 +67,12 @@ def _rows(node: schema.Schema, path: str) -> Iterator[tuple[str, str, str, str]]
 
 
 def _kind(node: schema.Schema) -> str:
-    return "section" if node.get("type") == "object" else schema.phrase(node).removeprefix("one of ")
+    if node.get("type") != "object":
+        return schema.phrase(node).removeprefix("one of ")
+    if "properties" in node:
+        return "section"
+    most = node.get("maxProperties")
+    return schema.phrase(node) + (f" of at most {most} entries" if most else "")
 
 
 def _default(node: schema.Schema) -> str:
@@ -72,6 +90,26 @@ def _messages(node: schema.Schema, path: str) -> Iterator[tuple[str, str]]:
         yield join(path, rule.get("fieldPath", "").removeprefix(".")), rule["message"]
     for name, child in node.get("properties", {}).items():
         yield from _messages(child, join(path, name))
+
+
+def _changes() -> str:
+    """Which fields replace pods, and which don't."""
+    fields = {
+        str(info.alias or name): COUNTED.get(name) for name, info in DiffusionStageSpec.model_fields.items()
+    }
+    whole = [field for field, counted in fields.items() if counted is True]
+    parts = [
+        f"{field}.{part}" for field, inner in fields.items() if isinstance(inner, dict) for part in inner
+    ]
+    others = [field for field in fields if field not in whole]
+    return (
+        f"Another value in {_listed([*whole, *parts])} is another revision, and replicas are replaced as `rollout` "
+        f"says. Any other change, in {_listed(others)}, is carried out at once and replaces no pod."
+    )
+
+
+def _listed(fields: list[str]) -> str:
+    return ", ".join(f"`{field}`" for field in fields)
 
 
 def _exit_codes() -> str:

@@ -56,10 +56,12 @@ class ResourcesSpec(Contract):
         f"Left out, {DEFAULT_ACCELERATOR}, and none where engine.device is cpu.",
     )
     requests: Amounts = Field(
-        default={}, description="What a pod needs, accelerators aside; of all its ranks together."
+        default={},
+        description="What a pod needs, such as {cpu: 4, memory: 16Gi}; for all its ranks together, accelerators aside.",
     )
     limits: Amounts = Field(
-        default={}, description="The most a pod may take, accelerators aside; of all its ranks together."
+        default={},
+        description="The most a pod may take; for all its ranks together, accelerators aside.",
     )
     shared_memory: Quantity = Field(
         default="2Gi",

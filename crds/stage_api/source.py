@@ -92,7 +92,7 @@ ImageReference = Annotated[
 
 
 class ImageSource(Contract):
-    """A folder in an OCI image, which the node mounts. Needs Kubernetes 1.33 or later."""
+    """A folder in an OCI image, which the node mounts."""
 
     reference: ImageReference = Field(description="The image; a digest in it pins the model.")
     pull_policy: Annotated[PullPolicy, Field(strict=False)] = Field(
@@ -155,8 +155,8 @@ class HuggingFaceSource(Contract):
     )
     cache: ClaimSource | None = Field(
         default=None,
-        description="Volume that keeps the files, so that they are fetched once. "
-        "Left out, each pod fetches them anew.",
+        description="Volume that keeps the files, so that they are fetched once; ReadWriteMany for pods on "
+        "several nodes. Left out, each pod fetches them anew.",
     )
 
 
@@ -184,7 +184,10 @@ class ModelSource(Contract):
     persistent_volume_claim: ClaimSource | None = Field(
         default=None, description="A folder on a volume, mounted read-only."
     )
-    image: ImageSource | None = Field(default=None, description="A folder in an OCI image.")
+    image: ImageSource | None = Field(
+        default=None,
+        description="A folder in an OCI image. Takes Kubernetes 1.35, or 1.33 with ImageVolume switched on.",
+    )
     hugging_face: HuggingFaceSource | None = Field(
         default=None, description="A repository of the Hugging Face Hub."
     )

@@ -176,8 +176,8 @@ class EngineSpec(Contract):
 
     mode: Annotated[Mode, Field(strict=False)] = Field(
         default=Mode.STEP,
-        description="When a request may join others on the device: `step` at their next denoising "
-        "step, `request` only once they are done.",
+        description="When a request may join those that run: `step`, at their next denoising step; "
+        "`request`, only once they are done.",
     )
     executor: Annotated[ExecutorKind, Field(strict=False)] = Field(
         default=ExecutorKind.MP,

@@ -18,16 +18,28 @@ from stage_api.base import Contract
 from stage_api.replica_status import Count, Name, Replicas, spare
 from stage_api.topology import ORDER, Topology
 
-# Conditions. Degraded and Failed are the only ones that are bad when they are True.
-ACCEPTED: Final = "Accepted"  # the spec is valid and this version can execute it
-READY: Final = "Ready"  # every replica serves, with the spec as it is now
-AVAILABLE: Final = "Available"  # at least one replica serves
-PROGRESSING: Final = "Progressing"  # replicas are being started, replaced or removed
-DEGRADED: Final = "Degraded"  # fewer replicas serve than could
-FAILED: Final = "Failed"  # a replica is held: it gets no other life until somebody changes something
-SUSPENDED: Final = "Suspended"  # there are no pods because the spec says so
-SCHEDULED: Final = "Scheduled"  # every pod has found a node
-MODEL_READY: Final = "ModelReady"  # the model's files are where the pods look for them
+ACCEPTED: Final = "Accepted"
+READY: Final = "Ready"
+AVAILABLE: Final = "Available"
+PROGRESSING: Final = "Progressing"
+DEGRADED: Final = "Degraded"
+FAILED: Final = "Failed"
+SUSPENDED: Final = "Suspended"
+SCHEDULED: Final = "Scheduled"
+MODEL_READY: Final = "ModelReady"
+
+CONDITIONS: Final = {
+    ACCEPTED: "The spec is valid, and this version and this cluster can carry it out.",
+    READY: "Every replica serves, with the spec as it is now.",
+    AVAILABLE: "At least one replica serves.",
+    PROGRESSING: "Replicas are being started, replaced or removed.",
+    DEGRADED: "Something keeps replicas from serving; the worst of it is told.",
+    FAILED: "A replica is held: it gets no other life until somebody changes something.",
+    SUSPENDED: "The spec wants no pods.",
+    SCHEDULED: "Every pod has found a node.",
+    MODEL_READY: "The model's files are where the pods look for them.",
+}
+"""What each condition means when it is True. Degraded and Failed are the only ones that are bad then."""
 
 MAX_BYTES: Final = 1_000_000  # of a status as JSON; etcd takes 1.5 MiB for the whole object
 DETAILED_BYTES: Final = 256 * 1024  # past it, what only people read of replicas is left away

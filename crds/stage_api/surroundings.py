@@ -88,9 +88,12 @@ class NetworkPeer(Contract):
 
 
 class NetworkPolicySpec(Contract):
-    """Who may reach the stage's pods. The ports between ranks are always for the stage's own pods only."""
+    """Who may reach the stage's pods. Without a policy that is everybody, on the ports between ranks too."""
 
-    enabled: bool = Field(default=True, description="Make a NetworkPolicy.")
+    enabled: bool = Field(
+        default=True,
+        description="Make a NetworkPolicy. Ports between ranks are then for the stage's own pods only.",
+    )
     ingress_from: Annotated[tuple[NetworkPeer, ...], Field(strict=False, max_length=16)] = Field(
         default=(), description="Who may send requests and scrape metrics. Empty, everybody."
     )
@@ -99,7 +102,9 @@ class NetworkPolicySpec(Contract):
 class PodMonitorSpec(Contract):
     """Scraping by the Prometheus operator."""
 
-    enabled: bool = Field(default=False, description="Make a PodMonitor.")
+    enabled: bool = Field(
+        default=False, description="Make a PodMonitor. Refused where the cluster doesn't know that kind."
+    )
     interval_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
         default=30, description="How often metrics are read."
     )
