@@ -166,7 +166,7 @@ def _suspended(view: View) -> Finding:
     if not view.wish.spec.suspend:
         return Finding(st.SUSPENDED, False, "Running")
     left = sum(replica.phase is not ReplicaPhase.SUSPENDED for replica in view.replicas)
-    text = f"{left} replicas are still ending" if left else "spec.suspend is true: there are no pods"
+    text = f"spec.suspend is true; {f'replicas that still end: {left}' if left else 'there are no pods'}"
     return Finding(st.SUSPENDED, True, "Suspended", text)
 
 

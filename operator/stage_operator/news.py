@@ -70,7 +70,9 @@ def of_conditions(
         elif finding.type == st.PROGRESSING:
             yield from _progress(was, finding, stage)
         elif finding.type == st.SUSPENDED and was is not None and finding.holds != _held(was):
-            yield Emit("Normal", "Suspended" if finding.holds else "Resumed", finding.message, stage)
+            resumed = "spec.suspend is false again; every replica begins anew"
+            about = ("Suspended", finding.message) if finding.holds else ("Resumed", resumed)
+            yield Emit("Normal", *about, stage)
 
 
 def _progress(was: Condition | None, finding: Finding, stage: Mapping[str, Any]) -> Iterator[Emit]:

@@ -240,6 +240,9 @@ def test_a_suspended_stage_has_no_pods_and_comes_back_with_a_clean_slate() -> No
     operator.settle()
     assert cluster.status["ready"] == "2/2"
     assert cluster.condition("Failed")["status"] == "False"
+    told = {event.reason: event.message for event in operator.told}
+    assert "spec.suspend is true" in told["Suspended"]
+    assert "spec.suspend is false" in told["Resumed"]
 
 
 def test_a_restart_request_replaces_every_replica_as_a_rollout_does() -> None:
