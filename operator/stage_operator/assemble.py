@@ -12,10 +12,12 @@ from typing import Final
 from stage_operator import discovery
 from stage_operator.apply import Applier
 from stage_operator.cache import POD, STAGE, Cache
+from stage_operator.child_watches import MOST_KINDS, ChildWatches
+from stage_operator.connection import configure
 from stage_operator.definition import check_definition
 from stage_operator.events import Events
 from stage_operator.health import HealthServer, Heart, Pulse
-from stage_operator.kube import Kube, KubeError, configure
+from stage_operator.kube import Kube, KubeError
 from stage_operator.lease import Always, Leadership
 from stage_operator.metrics import Metrics
 from stage_operator.model import Manifest, StageKey
@@ -93,6 +95,14 @@ class Operator:
                 on_list=self._listed,
             )
             tasks.create_task(self._watches.run(self._reachable))
+            children = ChildWatches(
+                self._kube,
+                resync,
+                self._metrics,
+                namespaces=self._settings.namespaces,
+                on_event=self._take,
+            )
+            tasks.create_task(children.run())
             tasks.create_task(resync.run())
             tasks.create_task(self._events.run())
             if isinstance(self._lead, Leadership):
@@ -209,7 +219,9 @@ async def serve(settings: Settings, planner: Planner) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     kube = Kube(
-        await configure(settings.kubeconfig), metrics, Bucket(settings.qps, settings.burst, loop.time())
+        await configure(settings.kubeconfig, streams=MOST_KINDS * max(1, len(settings.namespaces))),
+        metrics,
+        Bucket(settings.qps, settings.burst, loop.time()),
     )
     try:
         await Operator(settings, planner, kube, metrics).run(stop)

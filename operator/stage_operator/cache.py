@@ -248,8 +248,8 @@ def slim_stage(raw: Manifest) -> Manifest:
 
 
 def slim_child(raw: Manifest) -> Manifest:
-    """A child, whole."""
-    return {**raw, "metadata": _metadata(raw)}
+    """A child without its status, which nobody here reads and others write often."""
+    return {name: value for name, value in raw.items() if name != "status"} | {"metadata": _metadata(raw)}
 
 
 _OF_POD_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "schedulingGates", "schedulingGroup")

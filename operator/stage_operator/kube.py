@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
-from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
 
 from stage_api import names
-from stage_api.errors import Fault, SpecError
 from stage_operator.model import FIELD_MANAGER, Manifest
 from stage_operator.rate import Bucket
 
-SERVICE_HOST: Final = "KUBERNETES_SERVICE_HOST"  # set in every pod
+T = TypeVar("T")
+
 REQUEST_S: Final = 15.0
 LIST_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -136,26 +135,7 @@ class _Call:
     content_type: str = "application/json"
     timeout_s: float = REQUEST_S
     in_turn: bool = True
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-async def configure(kubeconfig: str | None) -> Configuration:
-    """How to reach the API server: by that file, else as a pod does, else by KUBECONFIG or ~/.kube/config.
-
-    SpecError if none of them tells.
-    """
-    configuration = Configuration()
-    # Looking for proxies in the environment for each request is dear; one in the kubeconfig is heeded all the same.
-    configuration.client_session_kwargs = {"trust_env": False}
-    try:
-        if kubeconfig is None and SERVICE_HOST in os.environ:
-            config.load_incluster_config(client_configuration=configuration)
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=configuration)
-    except (config.ConfigException, OSError, ValueError) as error:
-        expected = "a file that tells how to reach an API server, or to run in a pod"
-        raise SpecError([Fault("--kubeconfig", expected, str(error))]) from error
-    return configuration
+    streams: bool = False  # the answer is read as it comes
 
 
 class _PlainClient(ApiClient):  # type: ignore[misc]
@@ -218,6 +198,29 @@ class Kube:
             token = page["metadata"].get("continue")
             if not token:
                 return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, *, selector: str, version: int, lasts_s: int
+    ) -> AsyncIterator[tuple[str, Manifest]]:
+        """What happens after that version, as types and objects, until the server ends it after `lasts_s` seconds.
+
+        A BOOKMARK is an object that holds nothing but a later version. Missing if what happened since is forgotten.
+        """
+        query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("labelSelector", selector)]
+        query += [("resourceVersion", str(version)), ("timeoutSeconds", str(lasts_s))]
+        timeout_s = lasts_s + REQUEST_S
+        path = resource.path(namespace)
+        call = _Call(
+            "watch", "get", path, resource.plural, query=tuple(query), timeout_s=timeout_s, streams=True
+        )
+        async with await self._in_turn(call, self._open) as response:
+            with _told(call):
+                async for line in _lines(response):
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise _fault(call, int(status.get("code") or 0), status)
+                    yield event["type"], event["object"]
 
     async def create(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
         """Make an object. Conflict if the name is taken, Refused if it has a field that its kind hasn't got."""
@@ -285,46 +288,72 @@ class Kube:
         return await self._ask(_Call("get", "get", path, "discovery", timeout_s=timeout_s))
 
     async def _ask(self, call: _Call) -> Manifest:
+        return await self._in_turn(call, self._answer)
+
+    async def _in_turn(self, call: _Call, send: Callable[[_Call], Awaitable[T]]) -> T:
         for _ in range(_TRIES_WHEN_BUSY):
             if call.in_turn and (wait_s := self._bucket.take(self._clock())) > 0:
                 self._meter.throttled(wait_s)
                 await asyncio.sleep(wait_s)
             try:
-                return await self._send(call)
+                return await send(call)
             except ApiException as error:
+                fault = _fault(call, int(error.status or 0), _status(error), str(error.reason or ""))
                 if error.status != 429:
-                    raise _fault(call, error) from None
-                busy = error
+                    raise fault from None
                 self._bucket.close(self._clock() + _asked_s(error))
                 if not call.in_turn:
                     break
-        raise _fault(call, busy) from None
+        raise fault
 
-    async def _send(self, call: _Call) -> Manifest:
+    async def _answer(self, call: _Call) -> Manifest:
+        async with await self._open(call) as response:
+            with _told(call):
+                answer: Manifest = json.loads(await response.read())
+                return answer
+
+    async def _open(self, call: _Call) -> aiohttp.ClientResponse:
         began = self._clock()
         code = 0
         try:
-            response = await self._dynamic.request(
-                call.method,
-                call.path,
-                body=call.body,
-                query_params=list(call.query),
-                header_params=dict(call.headers),
-                content_type=call.content_type,
-                serialize=False,
-                _request_timeout=aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=CONNECT_S),
-            )
-            code = response.status
-            answer: Manifest = json.loads(await response.read())
+            with _told(call):
+                response: aiohttp.ClientResponse = await self._dynamic.request(
+                    call.method,
+                    call.path,
+                    body=call.body,
+                    query_params=list(call.query),
+                    content_type=call.content_type,
+                    serialize=False,
+                    _request_timeout=aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=CONNECT_S),
+                )
+                code = response.status
+                if not call.streams:
+                    await response.read()
         except ApiException as error:
             code = error.status or 0
             raise
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            what = str(error) or type(error).__name__
-            raise Trouble(f"{call.verb} {call.path}: {what}", reason=type(error).__name__) from error
         finally:
             self._meter.request(call.verb, call.resource, code, self._clock() - began)
-        return answer
+        return response
+
+
+@contextmanager
+def _told(call: _Call) -> Iterator[None]:
+    """Say of a connection that broke, or an answer that is none, what it was about."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        what = str(error) or type(error).__name__
+        raise Trouble(f"{call.verb} {call.path}: {what}", reason=type(error).__name__) from error
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Line by line, however long they are."""
+    rest = b""
+    async for part in response.content.iter_any():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
 
 
 _AS_US: Final = (("fieldManager", FIELD_MANAGER),)
@@ -338,11 +367,9 @@ def _where(manifest: Manifest) -> tuple[Resource, str | None, str]:
     return resource, metadata.get("namespace"), metadata["name"]
 
 
-def _fault(call: _Call, error: ApiException) -> KubeError:
-    code = int(error.status or 0)
-    status = _status(error)
+def _fault(call: _Call, code: int, status: Mapping[str, Any], otherwise: str = "") -> KubeError:
     reason = str(status.get("reason") or "")
-    said = str(status.get("message") or error.reason or code)
+    said = str(status.get("message") or otherwise or code)
     text = f"{call.verb} {call.path}: {said}"
     if code in (404, 410):
         return Missing(text, code=code, reason=reason)

@@ -1,7 +1,6 @@
 """Sets the cache right by lists: at start, whenever a watch began anew, and every now and then.
 
-What a watch doesn't tell after a gap, above all deletions, is found here. Children are not watched; lists and our own
-writes are all that is known of them.
+What a watch doesn't tell after a gap, above all deletions, is found here.
 """
 
 from __future__ import annotations
@@ -54,6 +53,7 @@ class Resync:
         self._namespaces: tuple[str | None, ...] = settings.namespaces or (None,)
         self._every_s = settings.resync_s
         self._on_news = on_news
+        self._versions: dict[tuple[str, str | None], int] = {}
         self._asked: set[str] = set()
         self._wanted = asyncio.Event()
         self._rounds = 0
@@ -74,6 +74,16 @@ class Resync:
         for resource in discovery.children(self.api):
             await self._list(caches.kind_of(resource.api_version, resource.kind), resource, caches.slim_child)
         self.problem = None
+
+    def listed_at(self, resource: Resource, namespace: str | None) -> int | None:
+        """At which version children were listed last; None if they never were."""
+        return self._versions.get((caches.kind_of(resource.api_version, resource.kind), namespace))
+
+    async def list_children(self, resource: Resource, namespace: str | None) -> int:
+        """List the children of a kind and place anew; at which version that was. KubeError if it can't be done."""
+        kind = caches.kind_of(resource.api_version, resource.kind)
+        await self._list(kind, resource, caches.slim_child, namespace)
+        return self._versions[kind, namespace]
 
     async def run(self) -> None:
         """Keep the cache right until cancelled; everything was listed once before."""
@@ -124,13 +134,16 @@ class Resync:
             except TimeoutError:
                 pass
 
-    async def _list(self, kind: str, resource: Resource, slim: Callable[[Manifest], Manifest]) -> None:
+    async def _list(
+        self, kind: str, resource: Resource, slim: Callable[[Manifest], Manifest], *only: str | None
+    ) -> None:
         began = self._clock()
         selector = None if kind in (STAGE, NODE) else OURS
         ghosts = 0
-        for namespace in self._namespaces if resource.namespaced else (None,):
+        for namespace in only or (self._namespaces if resource.namespaced else (None,)):
             listing = await self._kube.list(resource, namespace, selector=selector, slim=slim)
             news, gone = self._cache.replace(kind, namespace, listing.items, listing.version)
+            self._versions[kind, namespace] = listing.version
             ghosts += gone
             self._on_news(news)
         self._metrics.resynced(resource.plural, ghosts, self._clock() - began)

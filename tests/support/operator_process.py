@@ -1,4 +1,4 @@
-"""The operator with the plain plan as a process of its own, perhaps behind a proxy that misbehaves, and kubectl."""
+"""The operator as a process of its own, with the plain plan unless told otherwise; a proxy that misbehaves; kubectl."""
 
 from __future__ import annotations
 
@@ -145,11 +145,13 @@ class Proxy:
 class OperatorProcess:
     """One replica."""
 
-    def __init__(self, kubeconfig: str | Path, *flags: str) -> None:
+    def __init__(
+        self, kubeconfig: str | Path, *flags: str, program: str = "support.plain_stage_plan"
+    ) -> None:
         self.lines: list[Manifest] = []
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "support.plain_stage_plan", "--worker-image=none", "--port=0"),
+                *(sys.executable, "-m", program, "--worker-image=none", "--port=0"),
                 *(f"--kubeconfig={kubeconfig}", *flags),
             ],
             stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ pytestmark = needs_helm
 
 ROLES = ("Role", "ClusterRole")
 OWN_GROUPS = ("scheduling.k8s.io", "scheduling.volcano.sh", "scheduling.x-k8s.io")
-CHILD_VERBS = {"get", "list", "create", "patch", "delete"}
+CHILD_VERBS = {"get", "list", "watch", "create", "patch", "delete"}
 Rights = dict[tuple[str, str], set[str]]
 
 

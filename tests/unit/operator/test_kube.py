@@ -165,6 +165,50 @@ def test_a_list_is_read_page_by_page_at_one_version() -> None:
     assert all(request.query["labelSelector"] == "x" for request in asked)
 
 
+def stream(*events: tuple[str, dict[str, object]]) -> Answer:
+    lines = [json.dumps({"type": type_, "object": obj}) + "\n" for type_, obj in events]
+    return lambda request: web.Response(text="".join(lines), content_type="application/json")
+
+
+async def heard(kube: Kube) -> list[tuple[str, Any]]:
+    told = kube.watch(PODS, "ns", selector="x", version=7, lasts_s=60)
+    return [(type_, obj["metadata"]["name"]) async for type_, obj in told]
+
+
+def test_a_watch_tells_what_happens_after_a_version_until_the_server_ends_it() -> None:
+    long = {"metadata": {"name": "b", "annotations": {"long": "x" * 3_000_000}}}
+    answer = stream(("ADDED", {"metadata": {"name": "a"}}), ("DELETED", long))
+    events, (request,), meter = talk([answer], heard)
+    assert events == [("ADDED", "a"), ("DELETED", "b")]
+    asked = {name: request.query[name] for name in ("watch", "resourceVersion", "timeoutSeconds")}
+    assert asked == {"watch": "true", "resourceVersion": "7", "timeoutSeconds": "60"}
+    assert request.query["labelSelector"] == "x"
+    assert meter.requests == [("watch", "pods", 200)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fault(410, "Expired"),
+        stream(("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})),
+    ],
+)
+def test_a_watch_from_a_version_that_is_forgotten_finds_it_missing(answer: Answer) -> None:
+    async def work(kube: Kube) -> None:
+        with pytest.raises(Missing):
+            await heard(kube)
+
+    talk([answer], work)
+
+
+def test_a_watch_that_breaks_in_the_midst_of_a_line_is_trouble() -> None:
+    async def work(kube: Kube) -> None:
+        with pytest.raises(Trouble, match="watch /api/v1/namespaces/ns/pods"):
+            await heard(kube)
+
+    talk([lambda request: web.Response(text='{"type": "ADD\n')], work)
+
+
 def test_a_status_is_merged_through_its_own_door_under_our_name() -> None:
     patch = {"metadata": {"resourceVersion": "7"}, "status": {"phase": "Ready"}}
     _, (request,), _ = talk(
