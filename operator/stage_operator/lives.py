@@ -13,16 +13,19 @@ from typing import Final
 from stage_api import names
 from stage_api.failure import FailurePolicySpec, History, Hold, NodeLostSpec, decide, lift
 from stage_api.replica_status import ReplicaPhase
-from stage_api.spec import DiffusionStageSpec
+from stage_api.spec import DiffusionStageSpec, StartupSpec
 from stage_operator.evidence import End, first_end, start_timeout
 from stage_operator.model import DeletePod
 from stage_operator.observe import PodView, Sight
+from stage_operator.resources.pod import STARTUP_SPARE_S
 from stage_operator.timer import Timer
 
 FAILURE_GRACE_S: Final = 5
 """For the pods of a life that has failed: nobody waits for their work any more."""
 HELD_GRACE_S: Final = 30
 """How long the other pods of a held life may take to end by themselves, so that their logs stay."""
+OWN_WORD_S: Final = 15
+"""How long a start that takes too long may take to end by itself: it knows better why than who looks on."""
 
 WHOLE: Final = frozenset(
     {ReplicaPhase.SCHEDULING, ReplicaPhase.STARTING, ReplicaPhase.READY, ReplicaPhase.NOT_READY}
@@ -146,11 +149,12 @@ def stopped(life: Life) -> Life:
     return replace(life, phase=ReplicaPhase.DRAINING, ready_s=None)
 
 
-def deletions(replica: Replica, sight: Sight, policy: NodeLostSpec, timer: Timer) -> list[DeletePod]:
+def deletions(replica: Replica, spec: DiffusionStageSpec, sight: Sight, timer: Timer) -> list[DeletePod]:
     """The pods that must go now: of a life that is over, and of those before it."""
+    policy = spec.failure_policy.node_lost
     doomed = list(replica.older)
     if replica.phase is ReplicaPhase.HELD:
-        doomed += _not_ended(replica, timer)
+        doomed += _not_ended(replica, spec.startup, timer)
     elif replica.phase not in LIVE:
         doomed += replica.pods
     grace_s = None if replica.phase is ReplicaPhase.DRAINING else FAILURE_GRACE_S
@@ -177,11 +181,11 @@ def _overdue(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> End | 
         return None
     for pod in replica.pods:
         since_s = pod.fetching_since_s
-        if since_s is not None and timer.due(since_s + startup.fetch_timeout_seconds):
+        if since_s is not None and timer.due(since_s + startup.fetch_timeout_seconds + OWN_WORD_S):
             said = start_timeout(life.epoch, startup.fetch_timeout_seconds, "the model is not fetched")
             return End(timer.now_s, said.model_copy(update={"node": pod.node}))
     starts = [pod.started_s for pod in replica.pods if pod.started_s is not None]
-    if len(starts) < life.pods or not timer.due(max(starts) + startup.timeout_seconds):
+    if len(starts) < life.pods or not timer.due(max(starts) + startup.timeout_seconds + OWN_WORD_S):
         return None
     slow = next(pod for pod in replica.pods if pod.ready_since_s is None)
     said = start_timeout(life.epoch, startup.timeout_seconds, f"pod {slow.name} is not ready")
@@ -214,13 +218,19 @@ def _standing(replica: Replica) -> Life:
     return replace(life, phase=ReplicaPhase.STARTING if bound else ReplicaPhase.SCHEDULING)
 
 
-def _not_ended(replica: Replica, timer: Timer) -> list[PodView]:
-    """Pods of a held life that still run. They hold devices, and serve nobody."""
+def _not_ended(replica: Replica, startup: StartupSpec, timer: Timer) -> list[PodView]:
+    """Pods of a held life that still run and must go, though their logs go with them: they hold devices."""
     alive = [pod for pod in replica.pods if pod.ended is None]
     ends = [pod.ended.at_s for pod in replica.pods if pod.ended is not None and pod.ended.at_s is not None]
-    if alive and ends and not timer.due(max(ends) + HELD_GRACE_S):
-        return []
-    return alive
+    starts = [pod.started_s for pod in replica.pods if pod.started_s is not None]
+    if ends:
+        until_s = max(ends) + HELD_GRACE_S
+    elif starts:
+        # They never came up. Their nodes end them by the startup probe, which leaves the pods.
+        until_s = max(starts) + startup.timeout_seconds + STARTUP_SPARE_S + HELD_GRACE_S
+    else:
+        return alive
+    return alive if alive and timer.due(until_s) else []
 
 
 def _is_lost(pod: PodView, sight: Sight, policy: NodeLostSpec, timer: Timer) -> bool:

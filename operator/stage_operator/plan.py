@@ -137,9 +137,8 @@ class _Planning:
                 yield from (CreatePod(made[ordinal]) for ordinal, _ in wanted)
 
     def _deletions(self, replicas: list[Replica]) -> Iterator[Action]:
-        policy = self.stage.spec.failure_policy.node_lost
         for replica in replicas:
-            yield from deletions(replica, self.sight, policy, self.timer)
+            yield from deletions(replica, self.stage.spec, self.sight, self.timer)
 
     def _is_evident(self, lives: Mapping[int, Life]) -> bool:
         """Whether a life is over that was not over before: to be remembered before anything follows from it."""

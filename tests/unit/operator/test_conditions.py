@@ -11,6 +11,7 @@ import pytest
 from stage_api import names
 from stage_api.decode import decode
 from stage_api.status import DiffusionStageStatus
+from stage_operator.lives import OWN_WORD_S
 from stage_operator.memory import unix_s
 from stage_operator.model import Api, Refusal
 from support.sim_cluster import SimCluster, SimOperator, stage
@@ -162,7 +163,7 @@ def test_a_fetch_that_takes_too_long_is_a_failure() -> None:
     cluster.pods["pics-0-e0-0"]["status"]["initContainerStatuses"] = [
         {"name": names.FETCH_CONTAINER, "state": state}
     ]
-    cluster.now_s += 100
+    cluster.now_s += 100 + OWN_WORD_S
     _turn(operator)
     last = cluster.status["replicaStatuses"][0]["history"]["last"]
     assert last["reason"] == "StartTimeout"

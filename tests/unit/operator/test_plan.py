@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from stage_api import names
+from stage_operator.lives import HELD_GRACE_S, OWN_WORD_S
 from stage_operator.model import CreatePod, DeletePod
+from stage_operator.resources.pod import STARTUP_SPARE_S
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 
@@ -227,10 +229,51 @@ def test_a_start_that_takes_too_long_is_a_failure_but_waiting_for_room_is_none()
     cluster.schedule()
     cluster.start()
     made = _turn(operator)
-    assert made.wake_at_s == cluster.now_s + 60
-    cluster.now_s += 60
+    assert made.wake_at_s == cluster.now_s + 60 + OWN_WORD_S, "it may say by itself why"
+    cluster.now_s += 60 + OWN_WORD_S
     _turn(operator)
     assert _history(cluster)["last"]["reason"] == "StartTimeout"
+
+
+def _never_up() -> tuple[SimCluster, SimOperator]:
+    """A stage that is held since its start took too long."""
+    cluster = SimCluster(stage(startup={"timeoutSeconds": 60}, failurePolicy={"maxRestarts": 0}))
+    operator = SimOperator(cluster)
+    _turn(operator)
+    cluster.schedule()
+    cluster.start()
+    _turn(operator)
+    cluster.now_s += 60 + OWN_WORD_S
+    _turn(operator)
+    assert _replica(cluster)["phase"] == "Held"
+    return cluster, operator
+
+
+def test_the_pods_of_a_start_that_held_a_replica_are_left_for_their_node_to_end_so_that_their_logs_stay() -> (
+    None
+):
+    cluster, operator = _never_up()
+    cluster.now_s += STARTUP_SPARE_S - OWN_WORD_S
+    assert sorted(cluster.pods) == ["pics-0-e0-0"]
+    cluster.exit("pics-0-e0-0", 137)
+    for _ in range(3):
+        cluster.now_s += 10_000
+        _turn(operator)
+    assert sorted(cluster.pods) == ["pics-0-e0-0"]
+    assert _history(cluster)["last"]["reason"] == "StartTimeout"
+    cluster.annotate("again")
+    operator.settle()
+    assert cluster.status["ready"] == "1/1"
+
+
+def test_a_held_pod_that_its_node_does_not_end_is_deleted_since_it_holds_a_device() -> None:
+    cluster, operator = _never_up()
+    made = _turn(operator)
+    assert made.wake_at_s == cluster.now_s - OWN_WORD_S + STARTUP_SPARE_S + HELD_GRACE_S
+    cluster.now_s = made.wake_at_s
+    _turn(operator)
+    cluster.reap()
+    assert cluster.pods == {}
 
 
 def test_an_image_that_cannot_be_pulled_is_told_and_nothing_is_restarted() -> None:
