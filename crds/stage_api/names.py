@@ -54,6 +54,7 @@ ENV_RANKS_PORT: Final = "OMNISTAGE_RANKS_PORT"  # port for ranks of other pods, 
 ENV_KEYS: Final = "OMNISTAGE_KEYS"  # folder of the stage's keys, where it isn't KEYS_DIR
 
 ENV_MODEL_DIR: Final = "OMNISTAGE_MODEL_DIR"  # folder of the model, where its source is mounted or fetched
+ENV_LOG_LEVEL: Final = "OMNISTAGE_LOG_LEVEL"  # least level of what a pod logs; its user's to set
 
 _TORCHRUN: Final = frozenset(
     {
@@ -144,7 +145,7 @@ def life_name(stage: str, replica: int, epoch: int) -> str:
 
 def is_reserved_env(name: str) -> bool:
     """Whether a variable of a pod's environment is the operator's own."""
-    return name.startswith("OMNISTAGE_") or name in _TORCHRUN
+    return (name.startswith("OMNISTAGE_") and name != ENV_LOG_LEVEL) or name in _TORCHRUN
 
 
 def master_addr(stage: str, namespace: str, replica: int, epoch: int) -> str:

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
-from support.stage_process import CHECKPOINT, PROMPT_S, StageProcess, until
+from stage_api.outcome import ExitCode
+from support.stage_process import CHECKPOINT, PROMPT_S, StageProcess, environment, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,6 +46,19 @@ def lines(stage: StageProcess) -> list[dict[str, Any]]:
 
 def url_of(stage: StageProcess) -> str:
     return stage.wait_text(r'"url": "(http://[^"]+)"').group(1)
+
+
+def test_a_log_level_that_there_is_not_is_a_fault_of_the_config() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stage_runtime", "serve", "--config", "/nowhere"],
+        env=environment(OMNISTAGE_LOG_LEVEL="chatty"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == ExitCode.CONFIG
+    assert json.loads(done.stderr.splitlines()[0])["path"] == "OMNISTAGE_LOG_LEVEL"
 
 
 def test_every_fault_of_a_config_is_logged_and_the_code_is_64(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def _run(arguments: Namespace) -> NoReturn:
     from stage_runtime import log
     from stage_runtime.exit import leave
 
-    log.configure(os.environ.get(names.ENV_STAGE, ""))
     try:
+        log.configure(os.environ.get(names.ENV_STAGE, ""))
         config = load(arguments.config, executable=True)
         log.configure(config.name)
         if arguments.command == "fetch":

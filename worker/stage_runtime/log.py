@@ -15,11 +15,15 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from stage_api import names
+from stage_api.errors import Fault, SpecError, show
+
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The x-request-id of the HTTP request that the current task serves."""
 
-ENV_LEVEL: Final = "OMNISTAGE_LOG_LEVEL"
+ENV_LEVEL: Final = names.ENV_LOG_LEVEL
 """Least level of what is logged, where nobody says otherwise."""
+_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "asctime",
@@ -35,13 +39,19 @@ def configure(
     """Send every logger of the process to `stream` (standard error), plain when it is a terminal.
 
     `rank` is told with each line of a rank's own process.
+
+    Raises: SpecError if the environment names no level; what follows is logged nevertheless.
     """
     target = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(target)
     handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter(stage, rank))
-    logging.basicConfig(level=level or os.environ.get(ENV_LEVEL) or "INFO", handlers=[handler], force=True)
+    wanted = level or os.environ.get(ENV_LEVEL) or "INFO"
+    known = wanted.upper() in _LEVELS
+    logging.basicConfig(level=wanted.upper() if known else "INFO", handlers=[handler], force=True)
     # Its two lines per start say nothing that ours do not.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    if not known:
+        raise SpecError([Fault(ENV_LEVEL, f"one of {', '.join(_LEVELS)}", show(wanted))])
 
 
 class JsonFormatter(logging.Formatter):

@@ -104,6 +104,10 @@ def test_another_container_may_say_them() -> None:
     parse({"spec": {"containers": [{"name": "proxy", "image": "proxy:1", "livenessProbe": {}}]}})
 
 
+def test_how_much_is_logged_is_the_user_s_to_say() -> None:
+    assert parse(in_container(env=[{"name": names.ENV_LOG_LEVEL, "value": "DEBUG"}]))
+
+
 @pytest.mark.parametrize("name", ["OMNISTAGE_EPOCH", "OMNISTAGE_LATER", "MASTER_ADDR", "RANK", "WORLD_SIZE"])
 def test_a_variable_that_is_the_operators_is_refused(name: str) -> None:
     (fault,) = faults(in_container(env=[{"name": "A", "value": "1"}, {"name": name, "value": "1"}]))
