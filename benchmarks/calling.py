@@ -82,11 +82,15 @@ def measure(options: Options, _sides: Sides) -> list[Row]:
 
 @contextmanager
 def ranks(
-    kind: str, address: str, numbers: tuple[int, ...], owner: str = "-"
+    kind: str, address: str, numbers: tuple[int, ...], hatch: int | None = None
 ) -> Iterator[list[psutil.Process]]:
     """Processes at the far end. They end when their engine's channel closes, so that has to close first."""
     program = str(Path(far_end.__file__))
-    started = [subprocess.Popen([sys.executable, program, kind, address, str(one), owner]) for one in numbers]
+    keep = () if hatch is None else (hatch,)
+    started = [
+        subprocess.Popen([sys.executable, program, kind, address, str(one), *map(str, keep)], pass_fds=keep)
+        for one in numbers
+    ]
     try:
         yield [psutil.Process(one.pid) for one in started]
     finally:

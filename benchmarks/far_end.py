@@ -1,4 +1,7 @@
-"""The program of a rank that only answers: `far_end.py KIND ADDRESS RANK OWNER`. It ends with its engine's channel."""
+"""The program of a rank that only answers: `far_end.py KIND ADDRESS RANK [HATCH]`.
+
+It ends with its engine's channel.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from stage_runtime.core.control import Invoke
 from stage_runtime.core.outcome import Completed, Modality, Output
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach, encode
+from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.messages import Answered, Ask, Command, Hello, OutputReady, Reply
-from stage_runtime.ipc.shm import Owner, Sender
+from stage_runtime.ipc.shm import Sender
 
 STOP = b"stop"
 MB = 1_000_000
@@ -43,9 +47,9 @@ def _ours(address: str, rank: int, reply_to: Callable[[Command], Reply]) -> None
     channel.close()
 
 
-def _results(owner: str, rank: int) -> Callable[[Command], Reply]:
+def _results(hatch: int, rank: int) -> Callable[[Command], Reply]:
     """Sends a result of as many megabytes as it is asked for."""
-    sender = Sender(Owner.parse(owner), rank)
+    sender = Sender(Hatch.adopt(hatch), rank)
     results: dict[object, Completed] = {}
 
     def reply_to(command: Command) -> Reply:
@@ -65,7 +69,7 @@ def _results(owner: str, rank: int) -> Callable[[Command], Reply]:
 
 def main() -> None:
     """Answer until the engine is gone."""
-    kind, address, number, owner = sys.argv[1:]
+    kind, address, number, *hatch = sys.argv[1:]
     rank = int(number)
     match kind:
         case "raw":
@@ -73,7 +77,7 @@ def main() -> None:
         case "calls":
             _ours(address, rank, lambda command: answer_of(rank))
         case "results":
-            _ours(address, rank, _results(owner, rank))
+            _ours(address, rank, _results(int(hatch[0]), rank))
 
 
 if __name__ == "__main__":

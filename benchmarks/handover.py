@@ -20,7 +20,7 @@ from stage_runtime.core.outcome import Completed
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.codec import attach
 from stage_runtime.ipc.messages import Ask, OutputReady
-from stage_runtime.ipc.shm import Owner, Receiver
+from stage_runtime.ipc.shm import Receiver
 
 AIM_MS: Final = {12: 2.5, 200: 100.0}
 ROUNDS: Final = 15
@@ -29,12 +29,13 @@ RANK: Final = 0
 
 def measure(options: Options, _sides: Sides) -> list[Row]:
     """Two rows a size: how long, and beside a plain copy."""
-    owner = Owner.current()
-    receiver = Receiver(owner)
+    receiver = Receiver()
+    hatch = receiver.hatch()
     channel = EngineChannel()
     rows = []
     try:
-        with ranks("results", channel.address, (RANK,), owner.text):
+        with ranks("results", channel.address, (RANK,), hatch.number):
+            hatch.close()
             try:
                 channel.receive(PATIENCE_S)
                 for megabytes in AIM_MS:

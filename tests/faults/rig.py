@@ -155,8 +155,7 @@ class Rig:
     def left(self) -> list[str]:
         """What a dead engine should have taken with it: processes, shared memory, socket folders."""
         mine = "-".join(Owner.current().text.split("-")[:2])
-        names = [name for name in os.listdir("/dev/shm") if name.startswith(f"omnistage-{mine}-")]
-        names += [path.name for path in Path(tempfile.gettempdir()).glob(f"omnistage-{mine}-*")]
+        names = [path.name for path in Path(tempfile.gettempdir()).glob(f"omnistage-{mine}-*")]
         return names + [f"process {pid}" for pid in self._pids if psutil.pid_exists(pid)]
 
     # As an observer of the engine

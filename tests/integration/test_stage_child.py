@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from stage_runtime.engine.observer import Nobody
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
 from stage_runtime.ipc.bell import Bell
-from stage_runtime.ipc.shm import Owner
+from stage_runtime.ipc.shm import Receiver
 from stage_runtime.stage.child import ChildProcess
 from stage_runtime.stage.line import Line
 from stage_runtime.stage.remote_engine import RemoteEngine
 from stage_runtime.stage.wire import Leaving, Setup, Status, Submit, decode_tell, encode, error_of
+from support import segments
 from support.builders import RequestBuilder, a_request
 from support.http_stage import wait_until
 from support.scripted import PATIENCE_S
@@ -72,12 +74,6 @@ def ready(engine: RemoteEngine) -> psutil.Process:
     engine.wait_ready(PATIENCE_S)
     assert engine.pid is not None
     return psutil.Process(engine.pid)
-
-
-def shared_memory() -> set[str]:
-    """Segments that are owned by this process."""
-    prefix = f"omnistage-{os.getpid()}-"
-    return {name for name in os.listdir("/dev/shm") if name.startswith(prefix)}
 
 
 def gone(process: psutil.Process) -> bool:
@@ -189,10 +185,11 @@ class Raw:
 
     def __init__(self, options: Options, grace_s: float = PATIENCE_S) -> None:
         self.line = Line.listen(Bell())
-        self.child = ChildProcess(self.line.address, environment())
+        self.receiver = Receiver()
+        with closing(self.receiver.hatch()) as hatch:
+            self.child = ChildProcess(self.line.address, environment(), hatch.number)
         self.line.watch(self.child.pidfd)
-        owner = Owner.current().text
-        setup = Setup(factory=FACTORY, argument=argument(options), owner=owner, grace_s=grace_s)
+        setup = Setup(factory=FACTORY, argument=argument(options), grace_s=grace_s)
         self.line.send(encode(setup))
         self.tells: list[Any] = []
 
@@ -214,6 +211,7 @@ class Raw:
     def close(self) -> None:
         self.line.unwatch(self.child.pidfd)
         self.child.close()
+        self.receiver.close()
         self.line.close(0.0)
 
 
@@ -330,7 +328,7 @@ def test_a_closed_stage_leaves_no_process_socket_file_descriptor_or_memory(folde
         engine.close()
         engine.close()
         assert gone(child)
-        assert not shared_memory()
+        assert not segments.held()
 
     def held() -> tuple[int, int]:
         gc.collect()
@@ -364,6 +362,7 @@ def test_a_stage_may_be_closed_while_it_loads(started: Any) -> None:
 PARENT = """
 import sys
 from support.stage_child import Options, child_engine, told, STALL
+from support import segments
 from support.builders import RequestBuilder
 engine = child_engine(Options(slots=2))
 engine.start()
@@ -376,6 +375,7 @@ sys.stdin.read()
 
 
 def test_a_killed_parent_takes_its_child_along_and_nothing_is_left(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
     with subprocess.Popen(
         [sys.executable, "-c", PARENT],
         env=environment() | {"TMPDIR": str(tmp_path)},
@@ -388,7 +388,7 @@ def test_a_killed_parent_takes_its_child_along_and_nothing_is_left(tmp_path: Pat
         parent.kill()
         wait_until(lambda: gone(child))
     assert list(tmp_path.iterdir()) == []
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"omnistage-{parent.pid}-")]
+    assert set(os.listdir("/dev/shm")) <= before
 
 
 def test_a_forgotten_stream_is_taken_back_while_the_client_rests(started: Any) -> None:

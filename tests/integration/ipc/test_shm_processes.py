@@ -5,33 +5,40 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
+import psutil
 import pytest
 
-from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.shm import FOLDER, SMALLEST, Owner, Receiver, Sender, ShmFull
+from stage_runtime.ipc.shm import FOLDER, SMALLEST, Receiver
+from support.segments import held, mapped
+from support.stage_process import is_alive, until
 
 SENDER = """
 import sys
-from stage_runtime.ipc.shm import Owner, Sender
-sender = Sender(Owner.parse(sys.argv[1]), 0)
+from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.shm import Sender
+sender = Sender(Hatch.adopt(int(sys.argv[1])), 0)
 for line in sys.stdin:
     size, fill = map(int, line.split())
     ref = sender.place(bytes([fill]) * size)
     print(ref.name, ref.offset, ref.size, ref.use, flush=True)
 """
 RECEIVER = """
-import sys
+import os, subprocess, sys
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.shm import Owner, Receiver
-owner = Owner.current()
-receiver = Receiver(owner)
-print(owner.text, flush=True)
+from stage_runtime.ipc.shm import Receiver
+receiver = Receiver()
+hatch = receiver.hatch()
+sender = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(hatch.number)], pass_fds=[hatch.number],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+hatch.close()
+print(sender.pid, flush=True)
 for line in sys.stdin:
-    name, *numbers = line.split()
+    print(line.strip(), file=sender.stdin, flush=True)
+    name, *numbers = sender.stdout.readline().split()
     print(len(receiver.take(ShmRef(name, *map(int, numbers)))), flush=True)
 """
 
@@ -39,9 +46,10 @@ for line in sys.stdin:
 class Child:
     """A program that answers each line with a line."""
 
-    def __init__(self, program: str, *arguments: str) -> None:
+    def __init__(self, program: str, *arguments: str, keep: Sequence[int] = ()) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
+            pass_fds=keep,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,8 +70,8 @@ class Child:
 
 
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator[Child]:
-    child = Child(program, *arguments)
+def running(program: str, *arguments: str, keep: Sequence[int] = ()) -> Iterator[Child]:
+    child = Child(program, *arguments, keep=keep)
     try:
         yield child
     finally:
@@ -73,11 +81,23 @@ def running(program: str, *arguments: str) -> Iterator[Child]:
             stream.close()
 
 
+@contextmanager
+def sending_to(receiver: Receiver) -> Iterator[Child]:
+    with (
+        closing(receiver.hatch()) as hatch,
+        running(SENDER, str(hatch.number), keep=[hatch.number]) as sender,
+    ):
+        hatch.close()
+        yield sender
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    receiver = Receiver(Owner.current())
+    before = held()
+    receiver = Receiver()
     yield receiver
     receiver.close()
+    assert held() == before
 
 
 def placed(sender: Child, size: int, fill: int) -> ShmRef:
@@ -85,63 +105,48 @@ def placed(sender: Child, size: int, fill: int) -> ShmRef:
     return ShmRef(name, *map(int, numbers))
 
 
-def names(owner: Owner) -> list[str]:
-    return [name for name in os.listdir(FOLDER) if name.startswith(owner.prefix)]
-
-
-def test_bytes_cross_between_processes_in_one_block() -> None:
-    owner = Owner.current()
-    receiver = Receiver(owner)
-    with running(SENDER, owner.text) as sender:
+def test_bytes_cross_between_processes_in_one_block(receiver: Receiver) -> None:
+    with sending_to(receiver) as sender:
         refs = []
         for fill in range(20):
             refs.append(placed(sender, SMALLEST, fill))
             assert receiver.take(refs[-1]) == bytes([fill]) * SMALLEST
         assert len({ref.name for ref in refs}) == 1
-    receiver.close()
-    assert names(owner) == []
 
 
-def test_what_a_killed_sender_had_told_can_still_be_taken() -> None:
-    owner = Owner.current()
-    receiver = Receiver(owner)
-    with running(SENDER, owner.text) as sender:
-        ref = placed(sender, SMALLEST, 7)
+def test_what_a_killed_sender_had_told_can_still_be_taken(receiver: Receiver) -> None:
+    with sending_to(receiver) as sender:
+        refs = [placed(sender, SMALLEST, fill) for fill in (7, 8)]
         sender.kill()
-        assert receiver.take(ref) == bytes([7]) * SMALLEST
-    assert names(owner) == []
-    receiver.close()
+        assert [receiver.take(ref)[:1] for ref in refs] == [b"\x07", b"\x08"]
 
 
-def test_what_a_killed_sender_had_placed_and_nobody_took_is_swept() -> None:
-    owner = Owner.current()
-    receiver = Receiver(owner)
-    with running(SENDER, owner.text) as sender:
-        ref = placed(sender, SMALLEST, 7)
+def test_what_a_killed_sender_had_placed_and_nobody_took_goes_with_its_receiver(receiver: Receiver) -> None:
+    with sending_to(receiver) as sender:
+        placed(sender, SMALLEST, 7)
         sender.kill()
-        assert names(owner) == [ref.name]
-        receiver.sweep_own(0)
-    assert names(owner) == []
-    with pytest.raises(BadMessage, match="can't be opened"):
-        receiver.take(ref)
-    receiver.close()
 
 
-def test_a_killed_receiver_leaves_only_what_it_had_not_seen_and_the_next_one_sweeps_that(
-    receiver: Receiver,
-) -> None:
-    with running(RECEIVER) as child:
-        owner = Owner.parse(child.hear())
-        sender = Sender(owner, 0, patience_s=0.0, budget_bytes=3 * SMALLEST)
-        seen = sender.place(bytes(SMALLEST))
-        assert child.say(seen.name, seen.offset, seen.size, seen.use) == str(SMALLEST)
-        unseen = [sender.place(bytes(SMALLEST)), sender.place(bytes(SMALLEST))]
-        receiver.sweep()
-        assert sorted(names(owner)) == sorted(ref.name for ref in unseen if ref.name != seen.name)
-        child.kill()
-        sender.place(bytes(SMALLEST))
-        with pytest.raises(ShmFull, match="3 blocks are still being taken"):
-            sender.place(bytes(SMALLEST))
-        receiver.sweep()
-        assert names(owner) == []
-        sender.close()
+def test_a_process_has_its_own_hatch_and_no_other(receiver: Receiver) -> None:
+    """Or a segment would live for as long as some process that knows nothing of it."""
+    with sending_to(receiver) as first, sending_to(receiver) as second:
+        for sender in (first, second):
+            placed(sender, SMALLEST, 7)
+            sockets = [link for link in links_of(sender.process.pid) if link.startswith("socket:")]
+            assert len(sockets) == 1
+
+
+def test_a_killed_receiver_leaves_its_sender_with_what_it_maps_and_nobody_with_a_name() -> None:
+    before = set(os.listdir(FOLDER))
+    with running(RECEIVER, SENDER) as receiver:
+        sender = psutil.Process(int(receiver.hear()))
+        assert receiver.say(SMALLEST, 7) == str(SMALLEST)
+        assert (mapped(receiver.process.pid), mapped(sender.pid)) == (1, 1)
+        receiver.kill()
+    until(lambda: not is_alive(sender), "the sender has read to its end")
+    assert set(os.listdir(FOLDER)) <= before
+
+
+def links_of(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    return [os.readlink(f"{folder}/{file}") for file in os.listdir(folder)]

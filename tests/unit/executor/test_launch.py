@@ -9,17 +9,17 @@ from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.worker.proc import _parse
 from stage_runtime.worker.threads import ENVIRONMENT
 
-NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77, owner="1-2-aa-3")
+NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77)
 FAR = Launch(
     engine="tcp://h:1", epoch=2, digest="abc", startup_s=9.5, parent=77, life="1.2.abc", keys=Path("/k")
 )
 
 
 def test_a_rank_reads_what_it_is_started_with() -> None:
-    near, far = (vars(_parse(launch.command(rank=3)[3:])) for launch in (NEAR, FAR))
+    near, far = vars(_parse(NEAR.command(3, hatch=8)[3:])), vars(_parse(FAR.command(3)[3:]))
     shared = {"rank": 3, "epoch": 2, "digest": "abc", "startup": 9.5, "parent": 77}
-    assert near == shared | {"engine": "ipc:///tmp/e", "owner": "1-2-aa-3", "keys": None, "life": ""}
-    assert far == shared | {"engine": "tcp://h:1", "owner": None, "keys": Path("/k"), "life": "1.2.abc"}
+    assert near == shared | {"engine": "ipc:///tmp/e", "hatch": 8, "keys": None, "life": ""}
+    assert far == shared | {"engine": "tcp://h:1", "hatch": None, "keys": Path("/k"), "life": "1.2.abc"}
 
 
 def test_ranks_of_a_pod_share_out_its_cores() -> None:

@@ -38,6 +38,22 @@ def test_a_rank_that_is_killed_is_noticed_at_once(supervisor: Supervisor) -> Non
     assert supervisor.ended() == {1: -signal.SIGKILL}
 
 
+def test_a_rank_inherits_the_descriptor_that_is_meant_for_it_and_no_other() -> None:
+    pipes = {rank: os.pipe() for rank in (0, 1)}
+    tell = "import os, sys; os.write(int(sys.argv[1]), b' '.join(os.listdir(b'/proc/self/fd')))"
+    supervisor = Supervisor()
+    ends = {rank: end for rank, (_, end) in pipes.items()}
+    supervisor.start(
+        {rank: [sys.executable, "-c", tell, str(end)] for rank, end in ends.items()}, os.environ, ends
+    )
+    for rank, (start, end) in pipes.items():
+        os.close(end)
+        with os.fdopen(start, "rb") as told:
+            seen = set(map(int, told.read().split()))
+        assert seen & {*ends.values(), pipes[0][0], pipes[1][0]} == {ends[rank]}
+    supervisor.stop(lambda: None, patience_s=0.0)
+
+
 def test_stopping_ends_all_and_tells_nobody(supervisor: Supervisor) -> None:
     exits: queue.Queue[tuple[int, int]] = queue.Queue()
     supervisor.watch(lambda rank, code: exits.put((rank, code)))

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from stage_runtime.ipc.owner import Owner, owner_of, started
 
 
-def test_an_owner_crosses_a_command_line() -> None:
+def test_an_owner_is_the_same_after_it_was_text() -> None:
     owner = Owner.current()
     assert Owner.parse(owner.text) == owner
 
 
-def test_an_owner_is_found_in_a_segments_name() -> None:
+def test_an_owner_is_found_in_a_folders_name() -> None:
     owner = Owner.current()
-    assert owner_of(f"{owner.prefix}0-abc-1") == owner
+    assert owner_of(f"{owner.prefix}x7c_ab1") == owner
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Bytes cross shared memory whole, blocks are used again, and no name is left."""
+"""Bytes cross shared memory whole, blocks are used again, and nothing is left."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
+from tempfile import TemporaryFile
 
 import pytest
 from msgspec.structs import replace
 
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
+from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.shm import FOLDER, HEADER_BYTES, SMALLEST, Owner, Receiver, Sender, ShmFull
+from stage_runtime.ipc.shm import FOLDER, HEADER_BYTES, SMALLEST, Receiver, Sender, ShmFull
+from support.segments import held
 
 MAP_NORESERVE = 0x4000  # Linux's; this Python has no name for it
 
 
 @pytest.fixture
-def owner() -> Owner:
-    return Owner.current()
-
-
-@pytest.fixture
-def receiver(owner: Owner) -> Iterator[Receiver]:
-    receiver = Receiver(owner)
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
     yield receiver
     receiver.close()
 
 
 @pytest.fixture
-def sender(owner: Owner) -> Iterator[Sender]:
-    sender = Sender(owner, 0, patience_s=0.0)
+def hatch(receiver: Receiver) -> Iterator[Hatch]:
+    with closing(receiver.hatch()) as hatch:
+        yield hatch
+
+
+@pytest.fixture
+def sender(hatch: Hatch) -> Iterator[Sender]:
+    sender = Sender(hatch, 0, patience_s=0.0)
     yield sender
     sender.close()
-
-
-def names(owner: Owner) -> list[str]:
-    return [name for name in os.listdir(FOLDER) if name.startswith(owner.prefix)]
 
 
 def some(size: int, start: int = 0) -> bytes:
@@ -92,26 +92,22 @@ def test_a_small_result_does_not_occupy_a_huge_block(sender: Sender, receiver: R
     assert sender.held_bytes == 65 * SMALLEST
 
 
-def test_two_senders_of_one_rank_have_blocks_of_their_own(owner: Owner, receiver: Receiver) -> None:
-    senders = [Sender(owner, 0), Sender(owner, 0)]
+def test_two_senders_of_one_rank_have_blocks_of_their_own(hatch: Hatch, receiver: Receiver) -> None:
+    senders = [Sender(hatch, 0), Sender(hatch, 0)]
     refs = [one.place(some(SMALLEST, start=at)) for at, one in enumerate(senders)]
     assert [receiver.take(ref) for ref in refs] == [some(SMALLEST, start=at) for at in (0, 1)]
     for one in senders:
         one.close()
 
 
-def test_a_name_is_gone_as_soon_as_the_receiver_has_the_segment(
-    owner: Owner, sender: Sender, receiver: Receiver
-) -> None:
+def test_a_segment_never_has_a_name(hatch: Hatch, receiver: Receiver) -> None:
+    """Not even while nobody has taken anything from it: there is nothing that a killed process could leave."""
+    before = set(os.listdir(FOLDER))
+    sender = Sender(hatch, 0)
     ref = sender.place(some(SMALLEST))
-    assert names(owner) == [ref.name]
-    receiver.take(ref)
-    assert names(owner) == []
-
-
-def test_others_on_this_machine_can_not_read_a_segment(sender: Sender) -> None:
-    ref = sender.place(some(SMALLEST))
-    assert (FOLDER / ref.name).stat().st_mode & 0o777 == 0o600
+    assert set(os.listdir(FOLDER)) <= before
+    assert receiver.take(ref) == some(SMALLEST)
+    sender.close()
 
 
 def test_what_was_placed_can_be_taken_after_its_sender_closed(sender: Sender, receiver: Receiver) -> None:
@@ -121,19 +117,25 @@ def test_what_was_placed_can_be_taken_after_its_sender_closed(sender: Sender, re
     assert receiver.take(ref) == some(SMALLEST)
 
 
-def test_a_receiver_that_closes_leaves_no_name(owner: Owner, sender: Sender, receiver: Receiver) -> None:
-    receiver.take(sender.place(some(SMALLEST)))
+def test_nothing_is_held_once_both_are_closed(hatch: Hatch, receiver: Receiver) -> None:
+    """Neither what was taken, nor what came and was not, nor what is on its way."""
+    before = held()
+    sender = Sender(hatch, 0)
+    placed = [sender.place(some(size * SMALLEST)) for size in (1, 1, 1)]
+    receiver.take(placed[0])
     sender.place(some(4 * SMALLEST))
+    sender.close()
+    assert held() > before
     receiver.close()
     receiver.close()
-    assert names(owner) == []
+    assert held() == before
 
 
 # What does not fit
 
 
-def test_too_many_in_flight_are_refused_once_the_patience_is_over(owner: Owner, receiver: Receiver) -> None:
-    sender = Sender(owner, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
+def test_too_many_in_flight_are_refused_once_the_patience_is_over(hatch: Hatch, receiver: Receiver) -> None:
+    sender = Sender(hatch, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
     for _ in range(2):
         sender.place(some(SMALLEST))
     with pytest.raises(ShmFull, match="the budget is 131072 bytes, 2 blocks are still being taken"):
@@ -141,8 +143,8 @@ def test_too_many_in_flight_are_refused_once_the_patience_is_over(owner: Owner, 
     sender.close()
 
 
-def test_a_sender_waits_until_a_block_is_free(owner: Owner, receiver: Receiver) -> None:
-    sender = Sender(owner, 0, patience_s=60.0, budget_bytes=SMALLEST)
+def test_a_sender_waits_until_a_block_is_free(hatch: Hatch, receiver: Receiver) -> None:
+    sender = Sender(hatch, 0, patience_s=60.0, budget_bytes=SMALLEST)
     ref = sender.place(some(SMALLEST))
     taking = threading.Timer(0.02, receiver.take, [ref])
     taking.start()
@@ -151,8 +153,8 @@ def test_a_sender_waits_until_a_block_is_free(owner: Owner, receiver: Receiver) 
     sender.close()
 
 
-def test_what_exceeds_the_budget_is_refused_at_once(owner: Owner, receiver: Receiver) -> None:
-    sender = Sender(owner, 0, patience_s=60.0, budget_bytes=SMALLEST)
+def test_what_exceeds_the_budget_is_refused_at_once(hatch: Hatch, receiver: Receiver) -> None:
+    sender = Sender(hatch, 0, patience_s=60.0, budget_bytes=SMALLEST)
     receiver.take(sender.place(some(SMALLEST)))
     with pytest.raises(ShmFull, match="no room for 65537 bytes"):
         sender.place(some(SMALLEST + 1))
@@ -160,8 +162,8 @@ def test_what_exceeds_the_budget_is_refused_at_once(owner: Owner, receiver: Rece
     sender.close()
 
 
-def test_free_blocks_make_room_for_a_larger_one(owner: Owner, receiver: Receiver) -> None:
-    sender = Sender(owner, 0, patience_s=0.0, budget_bytes=4 * SMALLEST)
+def test_free_blocks_make_room_for_a_larger_one(hatch: Hatch, receiver: Receiver) -> None:
+    sender = Sender(hatch, 0, patience_s=0.0, budget_bytes=4 * SMALLEST)
     for ref in [sender.place(some(SMALLEST)) for _ in range(4)]:
         receiver.take(ref)
     ref = sender.place(some(4 * SMALLEST))
@@ -170,26 +172,29 @@ def test_free_blocks_make_room_for_a_larger_one(owner: Owner, receiver: Receiver
     sender.close()
 
 
-def test_a_blocks_memory_is_free_as_soon_as_it_is_given_up(owner: Owner, receiver: Receiver) -> None:
-    sender = Sender(owner, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
+def test_a_blocks_memory_is_free_as_soon_as_it_is_given_up(hatch: Hatch, receiver: Receiver) -> None:
+    near, far = Hatch.pair()
+    sender = Sender(far, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
     small = sender.place(some(SMALLEST))
-    file = os.open(FOLDER / small.name, os.O_RDONLY)
+    file = near.pull()[small.name]
+    hatch.push(small.name, file)
     receiver.take(small)
     sender.place(some(2 * SMALLEST))
     assert os.fstat(file).st_blocks * 512 == HEADER_BYTES
     os.close(file)
-    sender.close()
+    for one in (sender, near, far):
+        one.close()
 
 
-def test_a_full_shared_memory_is_an_error_of_that_request(owner: Owner, receiver: Receiver) -> None:
+def test_a_full_shared_memory_is_an_error_of_that_request(hatch: Hatch, receiver: Receiver) -> None:
     """A mapping that nobody touches stands for more bytes than there are."""
     size = (os.statvfs(FOLDER).f_frsize * os.statvfs(FOLDER).f_blocks) + (1 << 30)
-    sender = Sender(owner, 0, budget_bytes=2 * size)
+    sender = Sender(hatch, 0, budget_bytes=2 * size)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     with pytest.raises(ShmFull, match="No space left on device") as full:
         sender.place(memoryview(mmap.mmap(-1, size, flags=flags)))
     assert isinstance(full.value, OutOfMemory)
-    assert names(owner) == []
+    assert sender.held_bytes == 0
     assert receiver.take(sender.place(some(SMALLEST))) == some(SMALLEST), "smaller ones still fit"
     sender.close()
 
@@ -216,33 +221,18 @@ def test_a_late_drop_does_not_free_a_block_that_is_used_again(sender: Sender, re
     assert receiver.take(late) == some(SMALLEST, start=7)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "x",
-        "../etc/passwd",
-        "{prefix}",
-        "{prefix}0-abc-1/../../etc/passwd",
-        "{prefix}0-abc-1",
-        "{prefix}0-\ud800-1",
-    ],
-)
-def test_a_name_that_is_no_segment_of_this_receiver_is_refused(
-    owner: Owner, receiver: Receiver, name: str
-) -> None:
-    with pytest.raises(BadMessage, match=r"no segment for this process|can't be opened"):
-        receiver.take(ShmRef(name.format(prefix=owner.prefix), HEADER_BYTES, 1, 1))
+@pytest.mark.parametrize("name", ["", "x", "../etc/passwd", "0-abc-1", "0-\ud800-1"])
+def test_a_segment_that_has_not_come_is_refused(receiver: Receiver, name: str) -> None:
+    with pytest.raises(BadMessage, match=r"no segment .* has come"):
+        receiver.take(ShmRef(name, HEADER_BYTES, 1, 1))
 
 
 def test_a_segment_of_another_receiver_is_refused(receiver: Receiver) -> None:
-    other = Owner.current()
-    sender = Sender(other, 0)
-    ref = sender.place(some(SMALLEST))
-    with pytest.raises(BadMessage, match="no segment for this process"):
-        receiver.take(ref)
-    Receiver(other).close()
-    sender.close()
+    other = Receiver()
+    with closing(other), closing(other.hatch()) as hatch, closing(Sender(hatch, 0)) as sender:
+        ref = sender.place(some(SMALLEST))
+        with pytest.raises(BadMessage, match=r"no segment .* has come"):
+            receiver.take(ref)
 
 
 @pytest.mark.parametrize(
@@ -264,54 +254,25 @@ def test_bytes_outside_the_block_are_not_read(
     assert receiver.take(ref) == some(SMALLEST), "and the block is still there"
 
 
-def test_a_link_in_place_of_a_segment_is_not_followed(
-    owner: Owner, receiver: Receiver, tmp_path: Path
-) -> None:
-    (tmp_path / "secret").write_bytes(bytes(2 * HEADER_BYTES))
-    name = f"{owner.prefix}0-abc-1"
-    (FOLDER / name).symlink_to(tmp_path / "secret")
-    with pytest.raises(BadMessage, match="can't be opened"):
-        receiver.take(ShmRef(name, HEADER_BYTES, 1, 1))
-
-
-def test_a_file_that_is_too_short_for_a_segment_is_refused(owner: Owner, receiver: Receiver) -> None:
-    name = f"{owner.prefix}0-abc-1"
-    (FOLDER / name).write_bytes(b"short")
+def test_a_file_that_is_too_short_for_a_segment_is_refused(hatch: Hatch, receiver: Receiver) -> None:
+    with TemporaryFile() as file:
+        file.write(b"short")
+        file.flush()
+        hatch.push("0-abc-1", file.fileno())
     with pytest.raises(BadMessage, match="has 5 bytes only"):
-        receiver.take(ShmRef(name, HEADER_BYTES, 1, 1))
+        receiver.take(ShmRef("0-abc-1", HEADER_BYTES, 1, 1))
 
 
-# Sweeping
-
-
-def test_segments_of_a_dead_owner_are_swept(owner: Owner, receiver: Receiver) -> None:
-    dead = replace(Owner.current(), start_ticks=0)
-    sender = Sender(dead, 0)
-    sender.place(some(SMALLEST))
-    receiver.sweep()
-    assert names(dead) == []
+def test_a_receiver_that_takes_nothing_makes_its_sender_wait_and_not_fail(
+    hatch: Hatch, receiver: Receiver
+) -> None:
+    """A hatch holds a few hundred segments; then there is no room until some are taken."""
+    sender = Sender(hatch, 0, patience_s=0.0)
+    refs: list[ShmRef] = []
+    with pytest.raises(ShmFull, match="still being taken"):
+        refs.extend(sender.place(b"x") for _ in range(10_000))
+    assert len(refs) > 100
+    for ref in refs:
+        receiver.take(ref)
+    assert receiver.take(sender.place(b"y")) == b"y"
     sender.close()
-
-
-def test_segments_of_others_that_live_are_left(receiver: Receiver) -> None:
-    """Also of one in another container, about whom nothing is known."""
-    here = Owner.current()
-    elsewhere = replace(here, start_ticks=0, namespace=here.namespace + 1)
-    for other in (here, elsewhere):
-        sender = Sender(other, 0)
-        sender.place(some(SMALLEST))
-        receiver.sweep()
-        assert len(names(other)) == 1
-        sender.close()
-        Receiver(other).sweep_own()
-
-
-def test_segments_of_one_rank_are_swept_and_no_others(owner: Owner, receiver: Receiver) -> None:
-    senders = {rank: Sender(owner, rank) for rank in (1, 11)}
-    refs = {rank: sender.place(some(SMALLEST)) for rank, sender in senders.items()}
-    receiver.sweep_own(1)
-    assert names(owner) == [refs[11].name]
-    with pytest.raises(BadMessage, match="can't be opened"):
-        receiver.take(refs[1])
-    for sender in senders.values():
-        sender.close()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.shm import FOLDER, SMALLEST, Owner, Receiver, Sender, ShmFull
+from stage_runtime.ipc.shm import SMALLEST, Receiver, Sender, ShmFull
+from support.segments import held
 
 RANKS = (0, 1)
 BUDGET = 12 * SMALLEST
@@ -24,16 +23,16 @@ class Pool(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owner = Owner.current()
-        self.receiver = Receiver(self.owner)
+        self.before = held()
+        self.receiver = Receiver()
+        self.hatches = {rank: self.receiver.hatch() for rank in RANKS}
         self.senders = {rank: self.new_sender(rank) for rank in RANKS}
         self.flying: dict[ShmRef, bytes] = {}
         self.of: dict[ShmRef, int] = {}
-        self.attached: set[str] = set()
         self.placed = 0
 
     def new_sender(self, rank: int) -> Sender:
-        return Sender(self.owner, rank, patience_s=0.0, budget_bytes=BUDGET)
+        return Sender(self.hatches[rank], rank, patience_s=0.0, budget_bytes=BUDGET)
 
     @rule(target=parcels, rank=st.sampled_from(RANKS), size=st.integers(0, 5 * SMALLEST))
     def place(self, rank: int, size: int) -> object:
@@ -52,14 +51,11 @@ class Pool(RuleBasedStateMachine):
 
     @rule(target=stale, ref=consumes(parcels), keep=st.booleans())
     def take_or_drop(self, ref: ShmRef, keep: bool) -> ShmRef:
-        if ref not in self.flying:  # its rank was killed
-            return ref
         data = self.flying.pop(ref)
         if keep:
             assert self.receiver.take(ref) == data
         else:
             self.receiver.drop(ref)
-        self.attached.add(ref.name)
         return ref
 
     @rule(ref=stale, keep=st.booleans())
@@ -77,13 +73,11 @@ class Pool(RuleBasedStateMachine):
 
     @rule(rank=st.sampled_from(RANKS))
     def kill(self, rank: int) -> None:
-        """The rank is gone and another one started in its place; what it had placed unseen is swept."""
+        """The rank is gone, and what it had told can still be taken; another one starts in its place."""
         self.senders[rank].close()
-        self.receiver.sweep_own(rank)
+        self.hatches[rank].close()
+        self.hatches[rank] = self.receiver.hatch()
         self.senders[rank] = self.new_sender(rank)
-        gone = {ref for ref in self.flying if self.of[ref] == rank and ref.name not in self.attached}
-        for ref in gone:
-            del self.flying[ref]
 
     @invariant()
     def as_many_blocks_are_taken_as_there_are_parcels(self) -> None:
@@ -92,11 +86,6 @@ class Pool(RuleBasedStateMachine):
             assert sender.in_flight <= len(mine)
             assert sender.held_bytes <= BUDGET
 
-    @invariant()
-    def only_what_the_receiver_has_not_seen_has_a_name(self) -> None:
-        named = {name for name in os.listdir(FOLDER) if name.startswith(self.owner.prefix)}
-        assert named == {ref.name for ref in self.flying if ref.name not in self.attached}
-
     def teardown(self) -> None:
         for ref, data in self.flying.items():
             assert self.receiver.take(ref) == data, "a parcel was lost"
@@ -104,7 +93,9 @@ class Pool(RuleBasedStateMachine):
             assert sender.in_flight == 0
             sender.close()
         self.receiver.close()
-        assert not [name for name in os.listdir(FOLDER) if name.startswith(self.owner.prefix)]
+        for hatch in self.hatches.values():
+            hatch.close()
+        assert held() == self.before, "memory is left"
 
 
 TestPool = Pool.TestCase

@@ -10,7 +10,8 @@ import pytest
 
 from stage_runtime.core.outcome import Completed, Progressed
 from stage_runtime.ipc.bell import Bell
-from stage_runtime.ipc.shm import Owner, Sender
+from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.shm import Receiver, Sender
 from stage_runtime.stage.line import IN_FLIGHT, Line
 from stage_runtime.stage.service import Service
 from stage_runtime.stage.wire import Accepted, Submit, Tells, Told, decode_tell, encode
@@ -53,10 +54,15 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture
-def sender() -> Iterator[Sender]:
-    sender = Sender(Owner.current(), 0, patience_s=0.0)
-    yield sender
-    sender.close()
+def hatch() -> Iterator[Hatch]:
+    with closing(Receiver()) as receiver, closing(receiver.hatch()) as hatch:
+        yield hatch
+
+
+@pytest.fixture
+def sender(hatch: Hatch) -> Iterator[Sender]:
+    with closing(Sender(hatch, 0, patience_s=0.0)) as sender:
+        yield sender
 
 
 def test_for_a_client_that_does_not_read_only_the_latest_progress_is_kept(pair: Pair, sender: Sender) -> None:
@@ -79,8 +85,8 @@ def test_for_a_client_that_does_not_read_only_the_latest_progress_is_kept(pair: 
     assert [type(outcome) for outcome in news].count(Completed) == 1
 
 
-def test_a_picture_that_finds_no_shared_memory_travels_in_its_message(pair: Pair) -> None:
-    full = Sender(Owner.current(), 0, patience_s=0.0, budget_bytes=1)
+def test_a_picture_that_finds_no_shared_memory_travels_in_its_message(pair: Pair, hatch: Hatch) -> None:
+    full = Sender(hatch, 0, patience_s=0.0, budget_bytes=1)
     request = RequestBuilder("a").size(200, 200).build()
     engine = EngineBuilder().executor(PictureExecutor).build()
     engine.start()

@@ -27,13 +27,14 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Process id of who starts the ranks."""
     life: str = ""
     """Of the group, where the replica spans pods."""
-    owner: str | None = None
-    """Who owns the shared memory; None for ranks on another machine than the engine's."""
     keys: Path | None = None
     """Folder of the keys for an engine on another machine."""
 
-    def command(self, rank: int) -> list[str]:
-        """Program and arguments of one rank."""
+    def command(self, rank: int, hatch: int | None = None) -> list[str]:
+        """Program and arguments of one rank.
+
+        `hatch`: descriptor of the hatch for its shared memory; None on another machine than the engine's.
+        """
         return [
             sys.executable,
             *("-m", "stage_runtime.worker.proc"),
@@ -44,7 +45,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             *("--startup", str(self.startup_s)),
             *("--parent", str(self.parent)),
             *(("--life", self.life) if self.life else ()),
-            *(("--owner", self.owner) if self.owner is not None else ()),
+            *(("--hatch", str(hatch)) if hatch is not None else ()),
             *(("--keys", str(self.keys)) if self.keys is not None else ()),
         ]
 

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from threading import Event, Lock, get_ident
 from typing import Final
 
@@ -46,7 +46,6 @@ from stage_runtime.ipc.messages import (
     Stop,
     Ticked,
 )
-from stage_runtime.ipc.owner import Owner
 from stage_runtime.ipc.shm import Receiver
 from stage_runtime.ipc.sockets import seconds_left
 
@@ -93,9 +92,7 @@ class MpExecutor:
         self._death: EngineDeadError | None = None
         self._dying, self._noticed = Lock(), Event()
         self._on_death: list[Callable[[EngineDeadError], None]] = []
-        self._owner = Owner.current()
-        self._receiver = Receiver(self._owner)
-        self._receiver.sweep()
+        self._receiver = Receiver()
         self._thread = get_ident()
         self._life = life = spanning_life(self._topology, epoch)
         self._channel = listening_channel(environ, life, self._on_gone) if life else open_channel()
@@ -240,12 +237,9 @@ class MpExecutor:
             digest=topology.digest,
             startup_s=self._startup_s,
             parent=os.getpid(),
-            owner=self._owner.text,
             life=self._life,
         )
-        self._supervisor.start(
-            {rank: launch.command(rank) for rank in ranks}, rank_environ(environ, len(ranks))
-        )
+        self._start(launch, ranks, rank_environ(environ, len(ranks)))
         for pidfd in self._supervisor.sentinels:
             self._channel.watch(pidfd)
         while not handshake.complete:
@@ -259,6 +253,14 @@ class MpExecutor:
         self._deaths.served = True
         self._supervisor.watch(self._on_exit)
         return handshake.capability
+
+    def _start(self, launch: Launch, ranks: Sequence[int], environ: Mapping[str, str]) -> None:
+        """The local ranks, each with a hatch."""
+        with ExitStack() as stack:
+            hatches = {rank: stack.enter_context(closing(self._receiver.hatch())) for rank in ranks}
+            numbers = {rank: hatch.number for rank, hatch in hatches.items()}
+            commands = {rank: launch.command(rank, number) for rank, number in numbers.items()}
+            self._supervisor.start(commands, environ, numbers)
 
     def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
         if isinstance(reply, wire.BadReply):
@@ -375,7 +377,6 @@ class MpExecutor:
             callbacks, self._on_death = self._on_death, []
         self._noticed.set()
         self._supervisor.kill()
-        self._receiver.sweep_own()
         for callback in callbacks:
             callback(death)
         return death

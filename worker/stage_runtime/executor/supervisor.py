@@ -40,11 +40,24 @@ class Supervisor:
         self._watcher: Thread | None = None
         self._stopping = False
 
-    def start(self, commands: Mapping[int, Sequence[str]], environ: Mapping[str, str]) -> None:
-        """Start a process for each rank. Raises: OSError; those that were started are killed then."""
+    def start(
+        self,
+        commands: Mapping[int, Sequence[str]],
+        environ: Mapping[str, str],
+        keep: Mapping[int, int] | None = None,
+    ) -> None:
+        """Start a process for each rank. Raises: OSError; those that were started are killed then.
+
+        `keep`: a file descriptor that a rank is to inherit, by rank. The others get none.
+        """
         try:
             for rank, command in commands.items():
-                process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL)
+                process = subprocess.Popen(
+                    command,
+                    env=dict(environ),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=() if keep is None else (keep[rank],),
+                )
                 self._ranks[rank] = _Rank(process, os.pidfd_open(process.pid))
         except OSError:
             self.stop(lambda: None, patience_s=0.0)

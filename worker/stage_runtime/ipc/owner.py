@@ -1,4 +1,4 @@
-"""Who owns a piece of shared memory: a process, told from any later one under the same number."""
+"""Who owns a folder: a process, told from any later one under the same number."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NAME: Final = re.compile(rf"{MARK}-(\d+-\d+-[0-9a-f]+-\d+)-.*")
 
 
 class Owner(Struct, frozen=True):
-    """A process that receives; segments made for it carry its name."""
+    """A process that listens; the folder of its socket carries its name."""
 
     pid: int
     start_ticks: int
     """When it started, in clock ticks since boot."""
     token: str
-    """Tells two receivers in one process apart."""
+    """Tells two listeners in one process apart."""
     namespace: int = 0
-    """Inode of its PID namespace: containers may share a machine's memory, but not its numbers."""
+    """Inode of its PID namespace: containers may share a folder, but not its numbers."""
 
     @classmethod
     def current(cls) -> Owner:
@@ -39,17 +39,17 @@ class Owner(Struct, frozen=True):
         """The owner of that `text`. Raises: ValueError."""
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no owner of shared memory")
+            raise ValueError(f"{text!r} is no owner")
         return cls(int(found[1]), int(found[2]), found[3], int(found[4]))
 
     @property
     def text(self) -> str:
-        """For a command line."""
+        """For a name."""
         return f"{self.pid}-{self.start_ticks}-{self.token}-{self.namespace}"
 
     @property
     def prefix(self) -> str:
-        """What the names of all its segments begin with."""
+        """What the names of its folders begin with."""
         return f"{MARK}-{self.text}-"
 
     @property
@@ -59,7 +59,7 @@ class Owner(Struct, frozen=True):
 
 
 def owner_of(name: str) -> Owner | None:
-    """The owner in a segment's name; None when it is no segment of ours."""
+    """The owner in a folder's name; None when it is none of ours."""
     found = _NAME.fullmatch(name)
     return Owner.parse(found[1]) if found else None
 

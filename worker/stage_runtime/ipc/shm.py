@@ -1,8 +1,8 @@
-"""Large bytes from a rank to the engine through POSIX shared memory, in blocks that are used again.
+"""Large bytes from a rank to the engine through shared memory, in blocks that are used again.
 
-The sender makes a segment, named after its receiver. The receiver unlinks the name as soon as it has the segment, so
-that nothing is left when both are killed; names that nobody came for are swept by a later start. A segment is one
-block behind a header of three numbers:
+The sender makes a segment: a file in /dev/shm, whose size bounds it, that never has a name. It hands the open file to
+its receiver through a hatch. So there is nothing that anybody has to remove: when all who have it are gone, however
+they ended, the kernel takes it back. A segment is one block behind a header of three numbers:
 
     use      written by the sender: how often the block has been filled
     freed    written by the receiver: the last use that it is done with; the block is free when both are equal
@@ -17,21 +17,17 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import re
 import secrets
 import struct
 import time
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
+from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.owner import Owner, owner_of
-
-__all__ = ["BUDGET_BYTES", "PATIENCE_S", "Owner", "Receiver", "Sender", "ShmFull"]
 
 BUDGET_BYTES: Final = 2 << 30
 """What one sender may hold, unless told otherwise."""
@@ -45,8 +41,12 @@ SMALLEST: Final = 64 << 10
 WASTEFUL: Final = 4
 """A free block is not taken for data that would fit into one of a quarter of its size, if there is room for that."""
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG)
-"""The file system is full, or what this user or this process may take of it is used up."""
+_NO_ROOM: Final = (
+    *(errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG),
+    *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ETOOMANYREFS),
+)
+"""The file system is full, or what this user or this process may take of it is used up; or too many files are open, or
+on their way to a receiver that doesn't take them."""
 
 _NUMBER: Final = struct.Struct("=Q")
 _USE, _FREED, _RETIRED = 0, 64, 128  # a cache line each
@@ -90,15 +90,16 @@ class Sender:
 
     def __init__(
         self,
-        owner: Owner,
+        hatch: Hatch,
         rank: int,
         *,
         patience_s: float = PATIENCE_S,
         budget_bytes: int = BUDGET_BYTES,
         folder: Path = FOLDER,
     ) -> None:
-        """Segments go to `owner`. `budget_bytes` bounds what all of them take together."""
-        self._prefix = f"{owner.prefix}{rank}-{secrets.token_hex(4)}-"
+        """Segments go through `hatch`, which several may use. `budget_bytes` bounds what all of them take together."""
+        self._hatch = hatch
+        self._prefix = f"{rank}-{secrets.token_hex(4)}-"
         self._patience_s = patience_s
         self._budget_bytes = budget_bytes
         self._folder = folder
@@ -186,15 +187,13 @@ class Sender:
     def _make(self, room: int) -> _Segment:
         """A new segment. Raises: OSError when there is no memory for it: now, not by SIGBUS at the first touch."""
         self._made += 1
-        path = self._folder / f"{self._prefix}{self._made}"
+        name = f"{self._prefix}{self._made}"
         size = HEADER_BYTES + room
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
-            segment = _Segment(path.name, fd, size)
-        except BaseException:
-            path.unlink()
-            raise
+            segment = _Segment(name, fd, size)
+            self._hatch.push(name, fd)
         finally:
             os.close(fd)
         self._segments.append(segment)
@@ -202,15 +201,20 @@ class Sender:
 
 
 class Receiver:
-    """The engine's side. One thread uses it, apart from `sweep_own`."""
+    """The engine's side. One thread uses it."""
 
-    def __init__(self, owner: Owner, *, folder: Path = FOLDER) -> None:
-        """`owner`: who senders name their segments after."""
-        self._owner = owner
-        self._folder = folder
-        self._names = re.compile(re.escape(owner.prefix) + r"\d+-[0-9a-f]+-\d+")
+    def __init__(self) -> None:
+        self._hatches: list[Hatch] = []
+        self._arrived: dict[str, int] = {}
+        """Open files of segments that nothing was taken from yet."""
         self._segments: dict[str, _Segment] = {}
         self._fence = Lock()
+
+    def hatch(self) -> Hatch:
+        """The far end of a new hatch, for a process that is to send. The caller closes it once that has it."""
+        near, far = Hatch.pair()
+        self._hatches.append(near)
+        return far
 
     def take(self, ref: ShmRef) -> bytes:
         """The bytes that `ref` names, as the caller's own; the block is free then.
@@ -229,25 +233,17 @@ class Receiver:
         """Free the block without reading it. Raises: BadMessage, as `take` does."""
         self._checked(ref)[_FREED] = ref.use
 
-    def sweep(self) -> None:
-        """Remove segments whose owners are dead, as far as this user may."""
-        for name in _listed(self._folder):
-            owner = owner_of(name)
-            if owner is not None and owner.dead:
-                _unlink(self._folder / name)
-
-    def sweep_own(self, rank: int | None = None) -> None:
-        """Remove the segments of a rank, or of all, that were never taken: those who made them are dead."""
-        prefix = self._owner.prefix if rank is None else f"{self._owner.prefix}{rank}-"
-        for name in _listed(self._folder):
-            if name.startswith(prefix):
-                _unlink(self._folder / name)
-
     def close(self) -> None:
         """Let go of everything, taken or not. The senders have ended. Idempotent."""
-        self.sweep_own()
+        self._pull()
+        for hatch in self._hatches:
+            hatch.close()
+        for file in self._arrived.values():
+            os.close(file)
         for one in self._segments.values():
             one.close()
+        self._hatches.clear()
+        self._arrived.clear()
         self._segments.clear()
 
     def _checked(self, ref: ShmRef) -> _Segment:
@@ -259,16 +255,12 @@ class Receiver:
         return segment
 
     def _attach(self, name: str) -> _Segment:
-        if not self._names.fullmatch(name):
-            raise BadMessage(f"{name[:100]!r} is no segment for this process")
         self._let_go_of_retired()
-        path = self._folder / name
+        self._pull()  # a segment is in the hatch before anybody tells of it
+        fd = self._arrived.pop(name, None)
+        if fd is None:
+            raise BadMessage(f"no segment {name[:100]!r} has come")
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise BadMessage(f"the segment {name} can't be opened: {error.strerror}") from error
-        try:
-            _unlink(path)
             size = os.fstat(fd).st_size
             if size <= HEADER_BYTES:
                 raise BadMessage(f"the segment {name} has {size} bytes only")
@@ -279,6 +271,10 @@ class Receiver:
             os.close(fd)
         self._segments[name] = segment
         return segment
+
+    def _pull(self) -> None:
+        for hatch in self._hatches:
+            self._arrived.update(hatch.pull())
 
     def _let_go_of_retired(self) -> None:
         """What a sender gave up is replaced by the next segment, so there is no need to look at other times."""
@@ -294,14 +290,3 @@ def _room_for(size: int) -> int:
     """The size class: four to a power of two, so that at most a fifth of a block lies idle."""
     step = max(SMALLEST, 1 << max(0, size.bit_length() - 3))
     return max(step, -(-size // step) * step)
-
-
-def _listed(folder: Path) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(folder)
-    return []
-
-
-def _unlink(path: Path) -> None:
-    with suppress(OSError):  # somebody else was faster, or it is another user's
-        path.unlink()

@@ -51,21 +51,28 @@ class ChildProcess:
     NB: the kernel kills it when that thread ends.
     """
 
-    def __init__(self, address: str, environ: Mapping[str, str]) -> None:
-        """Start it; `address` is where its client listens. Raises: OSError."""
+    def __init__(self, address: str, environ: Mapping[str, str], hatch: int) -> None:
+        """Start it; `address` is where its client listens, `hatch` what it hands shared memory through.
+
+        Raises: OSError.
+        """
         command = [
             sys.executable,
             "-m",
             "stage_runtime.stage.proc",
             "--line",
             address,
+            "--hatch",
+            str(hatch),
             "--parent",
             str(os.getpid()),
         ]
         # The child inherits the mask. It takes signals once it has its handlers, so Ctrl-C can't end it halfway.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         try:
-            self._process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, env=dict(environ), stdin=subprocess.DEVNULL, pass_fds=(hatch,)
+            )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pidfd = os.pidfd_open(self._process.pid)

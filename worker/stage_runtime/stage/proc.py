@@ -22,8 +22,9 @@ from stage_runtime import log as logs
 from stage_runtime.core.errors import EngineDeadError, InternalError, StageError
 from stage_runtime.engine.engine import Engine
 from stage_runtime.exit import exit_code_of
+from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.parent import end_with
-from stage_runtime.ipc.shm import Owner, Sender
+from stage_runtime.ipc.shm import Sender
 from stage_runtime.stage.line import Line
 from stage_runtime.stage.service import Service
 from stage_runtime.stage.wire import Hello, Leaving, Setup, decode_ask, encode, told_of
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     line.send(encode(Hello(os.getpid())))
     try:
-        death = _serve(line, asked)
+        death = _serve(line, Hatch.adopt(arguments.hatch), asked)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is said and the process ends
         _log(error)
         line.send(encode(Leaving(told_of(error))))
@@ -74,11 +75,12 @@ class Asked:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="stage_runtime.stage.proc", description="The engine of a stage.")
     parser.add_argument("--line", required=True, help="address of the client's socket")
+    parser.add_argument("--hatch", type=int, required=True, help="descriptor that shared memory goes through")
     parser.add_argument("--parent", type=int, required=True, help="process id of who started this")
     return parser.parse_args(argv)
 
 
-def _serve(line: Line, asked: Asked) -> BaseException | None:
+def _serve(line: Line, hatch: Hatch, asked: Asked) -> BaseException | None:
     """Work until the end. What the engine died of; None when it ended in order."""
     setup, early = _setup(line)
     if setup is None:
@@ -86,7 +88,7 @@ def _serve(line: Line, asked: Asked) -> BaseException | None:
     if setup.log_as is not None:
         logs.configure(setup.log_as)
     engine = _engine(setup)
-    service = Service(line, engine, Sender(Owner.parse(setup.owner), 0, patience_s=PLACE_S))
+    service = Service(line, engine, Sender(hatch, 0, patience_s=PLACE_S))
     engine.when_dead(lambda _: line.bell.ring())
     engine.start()
     service.take(early)

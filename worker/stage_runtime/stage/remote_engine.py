@@ -87,7 +87,6 @@ class RemoteEngine:
             Setup(
                 factory=spec.factory,
                 argument=spec.argument,
-                owner="",
                 log_as=spec.log_as,
                 grace_s=spec.grace_s,
             ),

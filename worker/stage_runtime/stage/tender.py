@@ -9,6 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from stage_runtime.core.errors import EngineDeadError, InternalError
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.codec import BadMessage, attach
-from stage_runtime.ipc.shm import Owner, Receiver
+from stage_runtime.ipc.shm import Receiver
 from stage_runtime.stage.child import ChildProcess
 from stage_runtime.stage.line import Line
 from stage_runtime.stage.wire import (
@@ -59,8 +60,7 @@ class Tender:
         `hear` gets each message, outputs whole. `look` is asked now and then, and says whether the child has something
         to do. `lost` is called once, in the end: with the child's return code, or with why there is none to go by.
         """
-        self._owner = Owner.current()
-        self._setup = replace(setup, owner=self._owner.text)
+        self._setup = setup
         self._environ = environ
         self._hear = hear
         self._look = look
@@ -107,11 +107,11 @@ class Tender:
     def _tend(self) -> int | InternalError:
         """What it ended with."""
         line = Line.listen(self._bell)
-        receiver = Receiver(self._owner)
+        receiver = Receiver()
         child: ChildProcess | None = None
         try:
-            receiver.sweep()
-            child = ChildProcess(line.address, self._environ)
+            with closing(receiver.hatch()) as hatch:
+                child = ChildProcess(line.address, self._environ, hatch.number)
             self.pid = child.pid
             line.watch(child.pidfd)
             line.send(encode(self._setup))

@@ -52,8 +52,6 @@ class Setup(Struct, frozen=True, tag="setup", kw_only=True):
     factory: str
     """`module:function`, which makes the engine of `argument`, not started."""
     argument: bytes
-    owner: str
-    """Whose the shared memory is that large outputs are placed into."""
     log_as: str | None = None
     """Name of the stage in log lines; None leaves logging as Python has it."""
     grace_s: float = 0.0

@@ -66,7 +66,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--engine", required=True, help="address of the engine's socket")
     parser.add_argument(
-        "--owner", help="who owns the shared memory; none on another machine than the engine's"
+        "--hatch", type=int, help="descriptor that shared memory goes through; none on another machine"
     )
     parser.add_argument("--keys", type=Path, help="folder of the keys for an engine on another machine")
     parser.add_argument("--epoch", type=int, required=True)
@@ -170,7 +170,7 @@ def _session(
     channel: RankChannel,
 ) -> Session:
     from stage_api.spec import Mode
-    from stage_runtime.ipc.owner import Owner
+    from stage_runtime.ipc.hatch import Hatch
     from stage_runtime.ipc.shm import Sender
     from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.runner.runner import RunnerOptions
@@ -179,7 +179,7 @@ def _session(
     from stage_runtime.worker.session import Deliveries, Session
 
     rank = arguments.rank
-    owner = None if arguments.owner is None else Owner.parse(arguments.owner)
+    hatch = None if arguments.hatch is None else Hatch.adopt(arguments.hatch)
     topology = config.topology()
     place = topology.coordinates[rank].data
     answers = rank == topology.data_primaries[place]
@@ -196,7 +196,7 @@ def _session(
             worker.runner.convert,
             device=worker.device,
             connect=lambda: _dial(arguments, LANE),
-            sender=None if owner is None else Sender(owner, rank),
+            sender=None if hatch is None else Sender(hatch, rank),
         )
     return Session(
         rank=rank,
@@ -205,7 +205,7 @@ def _session(
         plays_to_the_end=plays_to_the_end,
         worker=worker,
         channel=channel,
-        sender=None if owner is None else Sender(owner, rank),
+        sender=None if hatch is None else Sender(hatch, rank),
         packer=packer,
         deliveries=deliveries,
         agree=None if context is None else context.agree,
