@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
-from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.dynamic import DynamicClient
 
 from stage_api import names
+from stage_operator.connection import PlainClient
 from stage_operator.model import FIELD_MANAGER, Manifest
 from stage_operator.rate import Bucket
 
@@ -138,14 +137,6 @@ class _Call:
     streams: bool = False  # the answer is read as it comes
 
 
-class _PlainClient(ApiClient):  # type: ignore[misc]
-    """Its bodies are plain JSON already; walking each of them costs more than all else about a request."""
-
-    def sanitize_for_serialization(self, obj: Any) -> Any:
-        """The same object."""
-        return obj
-
-
 class Kube:
     """A client for one event loop."""
 
@@ -157,10 +148,8 @@ class Kube:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.configuration: Final = configuration
-        self._client = _PlainClient(configuration)
+        self._client = PlainClient(configuration)
         self._client.user_agent = FIELD_MANAGER
-        # Without its discovery, which keeps a file that outlives what it says.
-        self._dynamic = DynamicClient(self._client)
         self._meter = meter
         self._bucket = bucket
         self._clock = clock
@@ -317,15 +306,7 @@ class Kube:
         code = 0
         try:
             with _told(call):
-                response: aiohttp.ClientResponse = await self._dynamic.request(
-                    call.method,
-                    call.path,
-                    body=call.body,
-                    query_params=list(call.query),
-                    content_type=call.content_type,
-                    serialize=False,
-                    _request_timeout=aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=CONNECT_S),
-                )
+                response = await self._request(call)
                 code = response.status
                 if not call.streams:
                     await response.read()
@@ -334,6 +315,24 @@ class Kube:
             raise
         finally:
             self._meter.request(call.verb, call.resource, code, self._clock() - began)
+        return response
+
+    async def _request(self, call: _Call) -> aiohttp.ClientResponse:
+        """As the library's dynamic client does it, which writes a whole traceback into every refusal."""
+        request = await self._client.param_serialize(
+            call.method.upper(),
+            call.path,
+            query_params=list(call.query),
+            header_params={"Accept": "application/json", "Content-Type": call.content_type},
+            body=call.body,
+            auth_settings=["BearerToken"],
+        )
+        timeout = aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=CONNECT_S)
+        answer = await self._client.call_api(*request, _request_timeout=timeout)
+        if not 200 <= answer.status <= 299:
+            await answer.read()
+            raise ApiException(http_resp=answer)
+        response: aiohttp.ClientResponse = answer.response
         return response
 
 

@@ -240,7 +240,43 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors["pods"] = OURS
     # Never written, since nothing here asks for it; ours all the same.
     settings.persistence.finalizer = f"{names.GROUP}/unused"
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
     return settings
+
+
+class _NoDifferences(kopf.DiffBaseStorage):
+    """kopf would copy each object several times to learn what changed in it, which nobody here asks."""
+
+    def build(self, **_: Any) -> Any:
+        """Nothing."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was stored."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """And once more to leave out its own notes, of which there are none."""
+
+    def fetch(self, **_: Any) -> None:
+        """Nothing was stored."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is."""
+
+    def purge(self, **_: Any) -> None:
+        """There is nothing."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing changes."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """The same."""
+        return essence
 
 
 def _session(configuration: Configuration, observe: Any) -> aiohttp.ClientSession:
