@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stage_api import names
+from stage_operator.departed import Departed
 from stage_operator.model import Api, ChildKey, Manifest, Objects, StageKey
 
 STAGE: Final = names.KIND
@@ -45,9 +46,11 @@ class Shelf:
         self,
         slim: Callable[[Manifest], Manifest],
         indexes: Mapping[str, Callable[[Manifest], Hashable | None]],
+        on_gone: Callable[[Manifest], None] = lambda gone: None,
     ) -> None:
         """`slim` leaves out what nobody reads; an index groups objects by what its function gives."""
         self._slim = slim
+        self._on_gone = on_gone
         self._objects: dict[Name, Manifest] = {}
         self._owners: Final = dict(indexes)
         self._members: dict[str, dict[Hashable, dict[Name, None]]] = {name: {} for name in indexes}
@@ -91,6 +94,7 @@ class Shelf:
             return None
         self._unlink(name, old)
         del self._objects[name]
+        self._on_gone(old)
         return old
 
     def replace(self, namespace: str | None, raws: Iterable[Manifest], at: int) -> Replaced:
@@ -136,9 +140,10 @@ class Cache:
     """Every shelf, and which stages a change is about. Not for threads."""
 
     def __init__(self) -> None:
+        self._departed = Departed()
         self._shelves: dict[str, Shelf] = {
             STAGE: Shelf(slim_stage, {}),
-            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}),
+            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}, self._departed.note),
             NODE: Shelf(slim_node, {}),
         }
 
@@ -187,6 +192,7 @@ class Cache:
             api=api,
             pods=tuple(pods),
             nodes={name: node for name in sorted(on) if (node := self.node(name)) is not None},
+            gone=self._departed.of(stage),
             children={
                 ChildKey.of(child): child
                 for kind, shelf in self._shelves.items()

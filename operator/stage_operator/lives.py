@@ -167,11 +167,20 @@ def _end(replica: Replica, stage: str, spec: DiffusionStageSpec, sight: Sight, t
     for pod in replica.pods:
         if (node := sight.node_of(pod)) is not None and (at_s := node.lost_since_s(policy.grace_seconds)):
             timer.due(at_s)
-    # Of one that was never seen whole, those that lack have not been made yet.
-    missing = replica.missing if life.phase in WHOLE else ()
-    taken = [names.pod_name(stage, life.index, life.epoch, ordinal) for ordinal in missing]
+    taken = [
+        names.pod_name(stage, life.index, life.epoch, ordinal)
+        for ordinal in replica.missing
+        # Of one that was never seen whole, others that lack have not been made yet.
+        if life.phase in WHOLE or _has_been(life, ordinal, sight)
+    ]
     end = first_end(life.epoch, replica.pods, taken, sight, grace_s=policy.grace_seconds, now_s=timer.now_s)
     return end or _overdue(replica, spec, timer)
+
+
+def _has_been(life: Life, ordinal: int, sight: Sight) -> bool:
+    """Whether a pod of the life was there and is no more: it is never made twice."""
+    gone = sight.gone.get(life.index)
+    return gone is not None and gone.epoch == life.epoch and ordinal in gone.ordinals
 
 
 def _overdue(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> End | None:

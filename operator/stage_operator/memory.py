@@ -18,6 +18,7 @@ from stage_api.failure import History, lift
 from stage_api.replica_status import MAX_NODES, ReplicaPhase, ReplicaStatus
 from stage_api.status import DiffusionStageStatus
 from stage_operator.lives import Life, Replica, grouped
+from stage_operator.model import Gone
 from stage_operator.observe import PodView, unix_s
 
 _BLANK: Final = History()
@@ -30,18 +31,26 @@ class Memory:
     status: DiffusionStageStatus
     lives: Mapping[int, Life]
     """By index."""
+    first_epoch: int
+    """Where the lives of a replica that is new begin to be counted."""
 
 
-def recall(raw: Mapping[str, Any], pods: Sequence[PodView]) -> Memory:
-    """The memory in a stage's status, and in the pods that it does not speak of."""
+def recall(raw: Mapping[str, Any], pods: Sequence[PodView], gone: Mapping[int, Gone]) -> Memory:
+    """The memory in a stage's status, and in the pods that it does not speak of, there or gone."""
     status = read(raw)
+    first_epoch = status.first_epoch or 0
     lives = {one.index: _life(one) for one in status.replica_statuses if one.epoch is not None}
     for index, its in grouped(pods).items():
         last = its[-1]
         known = lives.get(index)
         if known is None or last.epoch > known.epoch:
-            lives[index] = _found(last, known)
-    return Memory(status, lives)
+            lives[index] = _found(index, last.epoch, last.revision, last.ordinal + 1, known)
+    for index, went in gone.items():
+        if (known := lives.get(index)) is None:
+            first_epoch = max(first_epoch, went.epoch + 1)
+        elif went.epoch > known.epoch:
+            lives[index] = _found(index, went.epoch, went.revision, max(went.ordinals) + 1, known)
+    return Memory(status, lives, first_epoch)
 
 
 def read(raw: Mapping[str, Any]) -> DiffusionStageStatus:
@@ -114,11 +123,11 @@ def _life(one: ReplicaStatus) -> Life:
     )
 
 
-def _found(pod: PodView, known: Life | None) -> Life:
-    """The life that a pod is of, though nobody wrote of it."""
-    life = Life(pod.replica, pod.epoch, ReplicaPhase.PENDING, pod.revision, pods=pod.ordinal + 1)
+def _found(index: int, epoch: int, revision: str, pods: int, known: Life | None) -> Life:
+    """The life that pods are of, though nobody wrote of it."""
+    life = Life(index, epoch, ReplicaPhase.PENDING, revision, pods)
     if known is None:
         return life
     asked_for = known.phase is ReplicaPhase.SUSPENDED or known.history.held is not None
-    fresh = asked_for or known.revision != pod.revision
+    fresh = asked_for or known.revision != revision
     return replace(life, history=lift(known.history) if fresh else known.history)

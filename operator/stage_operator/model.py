@@ -89,6 +89,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """Pods of one life of a replica that were there and are no more."""
+
+    epoch: int
+    ordinals: frozenset[int]
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
     """What the operator knows of one stage at one moment."""
 
@@ -101,6 +110,8 @@ class Objects:
     children: Mapping[ChildKey, Manifest] = field(default_factory=lambda: MappingProxyType({}))
     """All but the pods and the secret, which is never read."""
     refusals: tuple[Refusal, ...] = ()
+    gone: Mapping[int, Gone] = field(default_factory=lambda: MappingProxyType({}))
+    """By replica, of the latest life of which pods went. Nobody remembers those that went while nobody looked."""
 
     @property
     def key(self) -> StageKey:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from stage_api import names
 from stage_api.failure import Reason
 from stage_api.outcome import TerminationReport
-from stage_operator.model import Objects
+from stage_operator.model import Gone, Objects
 
 Raw = Mapping[str, Any]
 
@@ -142,6 +142,8 @@ class Sight:
     strangers: frozenset[str]
     """Names of pods that bear the stage's label, or one of its names, and are not its own."""
     nodes: Mapping[str, NodeView]
+    gone: Mapping[int, Gone]
+    """By replica: pods that are known to have been there."""
 
     def node_of(self, pod: PodView) -> NodeView | None:
         """The node that a pod is on; None if it is on none, or nodes can't be seen."""
@@ -161,7 +163,7 @@ def observe(objects: Objects) -> Sight:
             pods.append(view)
     on = {pod.node for pod in pods if pod.node is not None} if objects.api.nodes else set()
     nodes = {name: _node(name, objects.nodes.get(name)) for name in sorted(on)}
-    return Sight(tuple(pods), frozenset(strangers), nodes)
+    return Sight(tuple(pods), frozenset(strangers), nodes, objects.gone)
 
 
 def is_owned(raw: Raw, uid: str | None) -> bool:

@@ -55,13 +55,13 @@ class _Planning:
         self.jitter = jitter
         self.settings = settings
         self.sight: Sight = observe(objects)
-        self.memory: Memory = recall(objects.stage, self.sight.pods)
+        self.memory: Memory = recall(objects.stage, self.sight.pods, self.sight.gone)
         self.topology = derive(stage.spec.parallelism, stage.spec.ranks_per_pod)
         self.wish = Wish(
             spec=stage.spec,
             revision=wanted_revision(stage),
             pods=self.topology.pods,
-            first_epoch=self.memory.status.first_epoch or 0,
+            first_epoch=self.memory.first_epoch,
         )
 
     def plan(self) -> Plan:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stage_api import names
+from stage_operator.departed import Departed
 from stage_operator.memory import time_text
 from stage_operator.model import (
     Action,
@@ -303,6 +304,7 @@ class SimOperator:
         self.cluster = cluster
         self.api = Api(server_minor=37) if api is None else api
         self.seen: dict[str, Raw] = {}
+        self.departed = Departed()
         self.refusals: tuple[Refusal, ...] = ()
         self.told: list[Emit] = []
         self.last: Plan | None = None
@@ -310,14 +312,16 @@ class SimOperator:
 
     def see_all(self) -> None:
         """A list."""
+        for name in self.seen.keys() - self.cluster.pods.keys():
+            self.departed.note(self.seen[name])
         self.seen = copy.deepcopy(self.cluster.pods)
 
     def see(self, name: str) -> None:
         """An event about one pod."""
         if name in self.cluster.pods:
             self.seen[name] = copy.deepcopy(self.cluster.pods[name])
-        else:
-            self.seen.pop(name, None)
+        elif name in self.seen:
+            self.departed.note(self.seen.pop(name))
 
     def decide(self, jitter: float = 0.0) -> Plan:
         """What follows from what is seen."""
@@ -328,6 +332,7 @@ class SimOperator:
             nodes=copy.deepcopy(self.cluster.nodes),
             children=copy.deepcopy(self.cluster.children),
             refusals=self.refusals,
+            gone=self.departed.of(self.cluster.stage),
         )
         self.last = plan(objects, now_s=self.cluster.now_s, jitter=jitter, settings=SETTINGS)
         return self.last

@@ -34,6 +34,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.whole: set[tuple[int, int]] = set()
         self.causes: dict[tuple[int, int], int | None] = {}
         self.counted: dict[int, list[float]] = {}
+        self.made: set[str] = set()
 
     @initialize(pods=st.integers(1, 2), replicas=st.integers(1, 3))
     def apply(self, pods: int, replicas: int) -> None:
@@ -75,7 +76,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.operator.see_all()
         with contextlib.suppress(Crash):
             self.operator.turn(jitter, crash_after=steps)
-        self.operator = SimOperator(self.cluster)
+        self._begin_another()
 
     @rule(steps=st.integers(0, 12))
     def crash_in_the_midst(self, steps: int) -> None:
@@ -83,7 +84,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.operator.see_all()
         with contextlib.suppress(Crash):
             self.operator.turn(crash_after=steps)
-        self.operator = SimOperator(self.cluster)
+        self._begin_another()
 
     # The cluster.
 
@@ -133,6 +134,16 @@ class AnyEvents(RuleBasedStateMachine):
                 self.cluster.delete(name, uid, None, force=how == "force")
         else:
             getattr(self.cluster, how)(name)
+
+    @rule(which=st.integers(0, 5))
+    def pod_is_taken_before_it_runs(self, which: int) -> None:
+        """Somebody deletes one that may not even be written of yet."""
+        pending = [n for n, pod in sorted(self.cluster.pods.items()) if pod["status"]["phase"] == "Pending"]
+        if pending:
+            name = pending[which % len(pending)]
+            self._blame(name, None)
+            with self._by_hand():
+                self.cluster.delete(name, self.cluster.pods[name]["metadata"]["uid"], None, force=True)
 
     @rule(
         name=st.sampled_from(_NODES),
@@ -231,7 +242,9 @@ class AnyEvents(RuleBasedStateMachine):
         assert not [action for action in again.actions if isinstance(action, CreatePod | DeletePod)]
 
     def _no_two_lives(self, manifest: Raw) -> None:
-        labels = manifest["metadata"]["labels"]
+        labels, name = manifest["metadata"]["labels"], manifest["metadata"]["name"]
+        assert name not in self.made, f"{name} is made a second time"
+        self.made.add(name)
         replica, epoch = labels[names.LABEL_REPLICA], int(labels[names.LABEL_EPOCH])
         assert (int(replica), epoch) not in self.whole, "a life goes on without one of its pods"
         for pod in self.cluster.of(int(replica)):
@@ -239,6 +252,11 @@ class AnyEvents(RuleBasedStateMachine):
             if pod["metadata"]["uid"] != "other" and other != epoch:
                 assert other < epoch
                 assert self._is_off(pod), f"{pod['metadata']['name']} is still there"
+
+    def _begin_another(self) -> None:
+        """What the one before saw and did not write down, nobody knows."""
+        self.operator = SimOperator(self.cluster)
+        self.made = set()
 
     def _only_what_may_go(self, pod: Raw, force: bool) -> None:
         assert pod["metadata"]["uid"] != "other"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stage_api import names
 from stage_operator.cache import NODE, POD, STAGE, Cache, kind_of
-from stage_operator.model import Api, ChildKey, StageKey
+from stage_operator.model import Api, ChildKey, Gone, StageKey
 
 KEY = StageKey("ns", "s")
 API = Api(server_minor=37)
@@ -211,3 +211,18 @@ def test_after_a_list_the_cache_is_what_the_server_has_however_events_were_lost_
     objects = cache.objects(KEY, API)
     assert objects is not None
     assert [p["status"] for p in objects.pods] == [truth[name]["status"] for name in sorted(truth)]
+
+
+def test_of_each_replica_the_latest_pods_that_went_are_remembered() -> None:
+    cache = Cache()
+    cache.put(STAGE, stage(1))
+    for version, (epoch, ordinal) in enumerate(((0, 0), (2, 0), (2, 1), (1, 0)), 2):
+        went = pod(f"s-3-e{epoch}-{ordinal}", version)
+        place = {names.LABEL_REPLICA: "3", names.LABEL_EPOCH: str(epoch), names.LABEL_ORDINAL: str(ordinal)}
+        went["metadata"]["labels"] |= {**place, names.LABEL_REVISION: "r"}
+        went["metadata"]["ownerReferences"] = [{"uid": "stage-uid", "controller": True}]
+        cache.put(POD, went)
+        cache.drop(POD, went)
+    found = cache.objects(KEY, API)
+    assert found is not None
+    assert found.gone == {3: Gone(2, frozenset({0, 1}), "r")}

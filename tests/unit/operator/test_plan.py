@@ -355,3 +355,35 @@ def test_a_stage_that_is_being_deleted_gets_nothing_any_more() -> None:
     made = _turn(operator)
     assert made.actions == ()
     assert made.status == cluster.status
+
+
+def test_a_pod_that_was_taken_before_its_life_was_whole_is_not_made_again_under_its_name() -> None:
+    cluster = SimCluster(stage(parallelism={"data": 2}, topology={"ranksPerPod": 1}))
+    operator = SimOperator(cluster)
+    cluster.judge = lambda pod: "no room in the quota" if pod["metadata"]["name"].endswith("-1") else None
+    _turn(operator)
+    pod = cluster.pods["pics-0-e0-0"]
+    cluster.delete("pics-0-e0-0", pod["metadata"]["uid"], 0, force=True)
+    cluster.judge = lambda pod: None
+    _turn(operator)
+    assert _history(cluster)["last"]["reason"] == "Deleted"
+    operator.settle()
+    assert sorted(cluster.pods) == ["pics-0-e1-0", "pics-0-e1-1"]
+    assert (cluster.status["restarts"], cluster.status["disruptions"]) == (1, 1)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_that_was_used_and_never_written_down_is_not_used_again(epoch: int) -> None:
+    cluster, operator = _world() if epoch else (SimCluster(stage()), None)
+    operator = operator or SimOperator(cluster)
+    if epoch:
+        cluster.exit("pics-0-e0-0", 70)
+        _turn(operator)
+        cluster.now_s += 30
+    unwritten = copy.deepcopy(cluster.stage)
+    _turn(operator)
+    name = f"pics-0-e{epoch}-0"
+    cluster.stage = unwritten  # the write was lost, not the pod
+    cluster.delete(name, cluster.pods[name]["metadata"]["uid"], 0, force=True)
+    operator.settle()
+    assert sorted(cluster.pods) == [f"pics-0-e{epoch + 1}-0"]
