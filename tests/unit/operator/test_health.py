@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import aiohttp
+import pytest
 
 from stage_operator.health import HealthServer, Heart, Pulse
 
@@ -37,6 +39,24 @@ def test_a_well_and_synced_replica_is_alive_and_ready() -> None:
     assert found["readyz"] == (200, "ok")
     assert found["metrics"] == (200, "some 1\n")
     assert found["other"][0] == 404
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="NOT TESTED: this machine has one family only")
+def test_a_port_that_the_system_chose_is_the_same_for_both_families() -> None:
+    async def main() -> list[str]:
+        server = HealthServer(pulse=lambda: WELL, missing=lambda: None, metrics=lambda: b"")
+        port = await server.start(0)
+        try:
+            async with aiohttp.ClientSession() as session:
+                found = []
+                for host in ("127.0.0.1", "[::1]"):
+                    async with session.get(f"http://{host}:{port}/livez") as answer:
+                        found.append(await answer.text())
+                return found
+        finally:
+            await server.stop()
+
+    assert asyncio.run(main()) == ["ok", "ok"]
 
 
 def test_a_replica_that_lacks_something_says_what_and_is_alive() -> None:
