@@ -136,18 +136,36 @@ def test_the_stages_token_is_the_only_one_that_is_used(tmp_path: Path) -> None:
         assert "may not be read without a token" in pod.report.message
 
 
-def test_a_token_opens_what_is_not_public(tmp_path: Path) -> None:
+def fetch_with(token: str, hub: FakeHub, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a fetch with that token says; a token's own place is a path that only a pod has."""
     script = (
         "import sys, time; from pathlib import Path; from stage_api.source import HuggingFaceSource\n"
+        "from stage_runtime.core.errors import ModelError\n"
         "from stage_runtime.pipelines.fetch import fetch\n"
         "url, folder, repo, revision, token = sys.argv[1:]\n"
         "source = HuggingFaceSource(repo=repo, revision=revision, endpoint=url)\n"
-        "fetch(source, Path(folder), token=token, deadline_s=time.monotonic() + 30)\n"
+        "try: fetch(source, Path(folder), token=token, deadline_s=time.monotonic() + 30)\n"
+        "except ModelError as error: sys.exit(str(error))\n"
     )
+    command = [sys.executable, "-c", script, hub.url, str(folder), REPO, COMMIT, token]
+    env = {**os.environ, "HF_HUB_OFFLINE": "0"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S, env=env)
+
+
+def test_a_token_opens_what_is_not_public(tmp_path: Path) -> None:
     with FakeHub(REPO, COMMIT, FILES, token="secret-token") as hub:
-        command = [sys.executable, "-c", script, hub.url, str(tmp_path), REPO, COMMIT, "secret-token"]
-        subprocess.run(command, check=True, timeout=WAIT_S, env={**os.environ, "HF_HUB_OFFLINE": "0"})
+        done = fetch_with("secret-token", hub, tmp_path)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "README.md").read_bytes() == FILES["README.md"]
+
+
+def test_a_token_that_the_hub_refuses_is_said_to_be_refused(tmp_path: Path) -> None:
+    with FakeHub(REPO, COMMIT, FILES, token="secret-token") as hub:
+        done = fetch_with("wrong-token", hub, tmp_path)
+    assert done.returncode == 1
+    assert f"the hub refused the stage's token for {REPO}: 401" in done.stderr
+    assert "wrong-token" not in done.stderr
+    assert len(hub.asked) == 1, "another try would end the same way"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from stage_api import names
 from stage_api.decode import decode
+from stage_api.outcome import ExitCode, TerminationReport
 from stage_api.status import DiffusionStageStatus
 from stage_operator.lives import OWN_WORD_S
 from stage_operator.memory import unix_s
@@ -212,3 +213,24 @@ def test_where_nodes_cannot_be_seen_a_pod_that_does_not_go_is_given_up_after_its
     cluster.now_s = made.wake_at_s
     _turn(operator)
     assert sorted(cluster.pods) == ["pics-0-e1-0"]
+
+
+def test_a_token_that_the_hub_refused_holds_the_stage_and_is_told_where_the_model_is() -> None:
+    source = {"model": {"source": {"huggingFace": {"repo": "some/model", "revision": "a" * 40}}}}
+    cluster = SimCluster(stage(**source))
+    operator = SimOperator(cluster)
+    _turn(operator)
+    cluster.schedule()
+    said = "the hub refused the stage's token for some/model: 401 Client Error."
+    report = TerminationReport(exit_code=ExitCode.MODEL, reason="ModelError", message=said)
+    over = {"exitCode": 65, "reason": "Error", "message": report.encode().decode()}
+    cluster.pods["pics-0-e0-0"]["status"] |= {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": names.FETCH_CONTAINER, "state": {"terminated": over}}],
+    }
+    _turn(operator)
+    model = cluster.condition("ModelReady")
+    assert (model["status"], model["reason"], model["message"]) == ("False", "ModelInvalid", said)
+    assert said in cluster.condition("Ready")["message"]
+    assert cluster.condition("Failed")["status"] == "True"
+    assert sorted(cluster.pods) == ["pics-0-e0-0"]

@@ -182,6 +182,8 @@ def _judged(source: HuggingFaceSource, folder: Path, token: str | None, error: E
     if isinstance(error, LocalEntryNotFoundError):  # the hub could not be asked
         cause = error.__cause__
         return f"{text} ({cause})" if cause is not None else text
+    if token and _status(error) == 401:  # one that is taken and not enough gets 403 or 404
+        raise ModelError(f"the hub refused the stage's token for {source.repo}: {text}") from error
     if isinstance(error, GatedRepoError) or _status(error) in (401, 403):
         who = "with the stage's token" if token else "without a token"
         raise ModelError(f"{source.repo} may not be read {who}: {text}") from error
