@@ -51,10 +51,14 @@ HEALTH: Final = Row(
             width=6,
         ),
         Panel(
-            "Ranks that serve",
+            "Ranks that serve, and that are asked for",
             "short",
-            "Ranks of the replicas that answer; on most clusters as many accelerators.",
-            (Query(f"sum(omnistage_world_size{{{HERE}}})"),),
+            "Ranks of the replicas that answer, and of all replicas that there should be in all namespaces; on most "
+            "clusters as many accelerators.",
+            (
+                Query(f"sum(omnistage_world_size{{{HERE}}})", "serve"),
+                Query(_kept(f'{O}_ranks{{kind="desired"}}', "kind"), "asked for"),
+            ),
             kind="stat",
             width=6,
         ),
@@ -144,6 +148,12 @@ LIVES: Final = Row(
             "s",
             "From a replica's end to all of its stage serving, over an hour.",
             quantiles(f"{O}_group_recovery_seconds", quantiles=(0.5, 0.95), window="1h"),
+        ),
+        Panel(
+            "Time to clear what is left",
+            "s",
+            "From the news of a replica's end to the deletion of its pods, over an hour.",
+            quantiles(f"{O}_group_restart_detect_seconds", quantiles=(0.5, 0.99), window="1h"),
         ),
         Panel(
             "Pods deleted by force",

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stage_operator.model import Manifest
-from stage_operator.stage_series import items, mapping, per_stage, text
+from stage_operator.stage_series import items, mapping, per_stage, ranks, text
 
 PREFIX: Final = "omnistage_operator_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -79,6 +79,10 @@ class Metrics:
         )
         self._resync_s = self._histogram("resync_duration_seconds", "Time to list everything of a kind.")
         self._restarts = self._counter("group_restarts", "Replicas that began another life.", "reason")
+        self._cleared_s = self._histogram(
+            "group_restart_detect_seconds",
+            "From the news of a replica's end to its evidence stored and its pods asked to go.",
+        )
         self._recovery_s = self._histogram(
             "group_recovery_seconds",
             "From a replica's end to all of the stage serving.",
@@ -134,6 +138,10 @@ class Metrics:
     def group_restarted(self, reason: str, count: int) -> None:
         """Replicas began another life."""
         self._restarts.labels(reason).inc(count)
+
+    def cleared(self, seconds: float) -> None:
+        """What was left of a replica that ended has been asked to go."""
+        self._cleared_s.observe(seconds)
 
     def recovered(self, seconds: float) -> None:
         """A stage serves again after a replica's end."""
@@ -207,6 +215,9 @@ class _Live(Collector):
             for replica in items(status.get("replicaStatuses"))
         )
         yield _by("replicas", "Replicas by phase.", "phase", replicas)
+        yield _by(
+            "ranks", "Ranks of all stages; on most clusters an accelerator each.", "kind", ranks(stages)
+        )
         if len(stages) <= MOST_STAGES:
             yield from per_stage(PREFIX, stages)
 

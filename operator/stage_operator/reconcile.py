@@ -92,7 +92,7 @@ class Reconciler:
         began = self._clock()
         result = "error"
         try:
-            again_at = await self._turn(key)
+            again_at = await self._turn(key, began - waited_s)
             result = "ok"
         except Fenced:
             result = "fenced"
@@ -111,7 +111,8 @@ class Reconciler:
             self._metrics.reconciled(result, self._clock() - began)
         return again_at
 
-    async def _turn(self, key: StageKey) -> float | None:
+    async def _turn(self, key: StageKey, since: float) -> float | None:
+        """`since`: when its turn was due."""
         for _ in range(MOST_LOOKS):
             objects = await self._look(key)
             if objects is None:
@@ -123,21 +124,27 @@ class Reconciler:
                 raise Fenced
             match await self._writer.write(objects.stage, plan.status, at_once=True):
                 case Stored(after):
-                    self._show(objects.stage, after)
-                    return await self._act(objects.stage if after is None else after, plan, stored=True)
+                    ended = self._show(objects.stage, after)
+                    stage = objects.stage if after is None else after
+                    return await self._act(stage, plan, stored=True, since=since if ended else None)
                 case Stale():
                     await self._look_closely(key)
         raise Retry("the stage changes faster than it can be decided on")
 
-    async def _act(self, stage: Manifest, plan: Plan, *, stored: bool = False) -> float | None:
+    async def _act(
+        self, stage: Manifest, plan: Plan, *, stored: bool = False, since: float | None = None
+    ) -> float | None:
         """Do it, then show it. The answer is when to come again.
 
         What is refused for the first time is decided on at once, and shown then. What is refused again waits.
+        `since`: when the news came of the end of a replica that this is about.
         """
         key = StageKey.of(stage)
         for event in emits(plan.actions):
             self._events.tell(key, event)
         outcome = await self._applier.carry_out(stage, plan.actions)
+        if since is not None:
+            self._metrics.cleared(self._clock() - since)
         due = []
         if plan.wake_at_s is not None:
             due.append(self._clock() + max(SHORTEST_WAKE_S, plan.wake_at_s - self._wall()))
@@ -213,16 +220,17 @@ class Reconciler:
             if (stage := self._cache.stage(key)) is not None:
                 self._cache.drop(STAGE, stage)
 
-    def _show(self, before: Manifest, after: Manifest | None) -> None:
-        """Keep what was stored, and count what it says."""
+    def _show(self, before: Manifest, after: Manifest | None) -> bool:
+        """Keep what was stored, and count what it says. Whether it says that a replica ended."""
         if after is None:
-            return
+            return False
         self._cache.put(STAGE, after)
         ends = ends_between(mapping(before.get("status")), mapping(after.get("status")))
         for reason, count in ends.items():
             self._metrics.group_restarted(reason, count)
         if (took_s := self._recoveries.see(after, bool(ends), self._clock())) is not None:
             self._metrics.recovered(took_s)
+        return bool(ends)
 
     def _remember(self, key: StageKey, refusals: tuple[Refusal, ...]) -> None:
         if refusals:

@@ -56,6 +56,20 @@ def per_stage(prefix: str, stages: Iterable[Manifest]) -> Iterator[Metric]:
     yield from (ready, replicas, restarts, conditions, info)
 
 
+def ranks(stages: Iterable[Manifest]) -> Mapping[str, int]:
+    """How many ranks all stages ask for, and how many are of replicas that serve."""
+    found = {"desired": 0, "ready": 0}
+    for stage in stages:
+        spec, status = mapping(stage.get("spec")), mapping(stage.get("status"))
+        world = mapping(status.get("topology")).get("worldSize", 0)
+        counts = _counts(stage, status)
+        if isinstance(world, int):
+            wanted = 0 if spec.get("suspend") is True else counts.get("desired", 0)
+            found["desired"] += world * wanted
+            found["ready"] += world * counts.get("ready", 0)
+    return found
+
+
 def _conditions(status: Mapping[str, Any]) -> dict[tuple[str, str], float]:
     """Type and reason of each condition, and what it says."""
     found = [mapping(condition) for condition in items(status.get("conditions"))]

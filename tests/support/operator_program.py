@@ -64,6 +64,7 @@ class House:
         if self._turns % TURNS_OF_A_LIFE == 0 and self._cluster.pods:
             self._cluster.exit(next(iter(self._cluster.pods)), 70, "rank 0 was killed")
             self._metrics.group_restarted("RankDied", 1)
+            self._metrics.cleared(0.02)
             self._metrics.recovered(4.0)
         for action in made.actions:
             self._metrics.request("create", type(action).__name__, 201, 0.003)

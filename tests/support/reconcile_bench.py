@@ -41,7 +41,7 @@ class Bench:
         self.plan = Plan({"phase": "Pending"})
         self.defect: Exception | None = None
         self.seen: list[Objects] = []
-        metrics = Metrics("test")
+        metrics = self.metrics = Metrics("test")
         kube: Any = self.kube
         self.events = Events(kube, "me", metrics, lambda: self.may_act, self.clock)
         self.reconciler = Reconciler(

@@ -29,6 +29,23 @@ def test_evidence_is_stored_before_a_pod_is_deleted(bench: Bench) -> None:
     assert bench.kube.writes() == [("patch", names.KIND, "s"), ("delete", "Pod", "s-0-e0-0")]
 
 
+def test_how_long_a_replica_that_ended_takes_to_be_cleared_away_is_measured(bench: Bench) -> None:
+    pod = existing_pod(bench)
+
+    def late(verb: str, kind: str, name: str) -> None:
+        bench.now += 0.25
+
+    bench.kube.before = late
+    ended = {"index": 0, "history": {"restarts": 1, "last": {"exitCode": 70}}}
+    delete = DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"])
+    bench.plan = Plan({"replicaStatuses": [ended]}, (delete,), status_first=True)
+    bench.turn()
+    assert b"omnistage_operator_group_restart_detect_seconds_sum 0.5\n" in bench.metrics.text()
+    bench.plan = Plan({"replicaStatuses": [ended], "restarts": 2}, status_first=True)
+    bench.turn()
+    assert b"omnistage_operator_group_restart_detect_seconds_count 1.0\n" in bench.metrics.text()
+
+
 def test_nothing_is_deleted_when_the_evidence_could_not_be_stored(bench: Bench) -> None:
     pod = existing_pod(bench)
     delete = DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stage_operator.stage_series import per_stage
+from stage_operator.stage_series import per_stage, ranks
 
 
 def samples(*stages: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -42,6 +42,17 @@ def test_replicas_that_wait_or_are_held_are_counted() -> None:
     seen = samples(a_stage(status, {"replicas": 4}))
     counts = {kind: seen["replicas", "art", "shapes", kind] for kind in ("desired", "back_off", "held")}
     assert counts == {"desired": 4, "back_off": 2, "held": 1}
+
+
+def test_ranks_are_those_of_all_replicas_and_those_of_replicas_that_serve() -> None:
+    status = {"topology": {"worldSize": 4}, "readyReplicas": 1}
+    stages = [
+        a_stage(status, {"replicas": 3}),
+        a_stage({"topology": {"worldSize": 2}}, {"replicas": 5, "suspend": True}),
+        a_stage(None),
+        a_stage({"topology": 7}, []),
+    ]
+    assert ranks(stages) == {"desired": 12, "ready": 4}
 
 
 @pytest.mark.parametrize(
