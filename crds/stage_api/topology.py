@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Final, Literal, NamedTuple
 
@@ -124,6 +124,7 @@ class Topology:
         return "\n".join(lines)
 
 
+@lru_cache(maxsize=64)
 def derive(parallelism: ParallelismSpec, ranks_per_pod: int) -> Topology:
     """The layout that a spec asks for.
 

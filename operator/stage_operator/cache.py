@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stage_api import names
+from stage_operator.compact import compact
 from stage_operator.departed import Departed
 from stage_operator.model import Api, ChildKey, Manifest, Objects, StageKey
 
@@ -79,7 +80,7 @@ class Shelf:
             return None
         if old is not None and version(raw) <= version(old):
             return None
-        new = self._slim(raw)
+        new: Manifest = compact(self._slim(raw))
         self._unlink(name, old)
         self._objects[name] = new
         self._link(name, new)
@@ -259,18 +260,32 @@ def slim_child(raw: Manifest) -> Manifest:
 
 
 _OF_POD_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "schedulingGates", "schedulingGroup")
+_OF_POD_STATUS: Final = ("phase", "reason", "message")
+_OF_POD_PARTS: Final = {
+    "conditions": ("type", "status", "reason", "message", "lastTransitionTime"),
+    "containerStatuses": ("name", "state"),
+    "initContainerStatuses": ("name", "state"),
+}
 
 
 def slim_pod(raw: Manifest) -> Manifest:
-    """A pod without the bulk of its spec, which is what was asked for and can't change."""
-    spec = raw.get("spec") or {}
+    """A pod without what nobody here reads: most of its spec, which can't change, and details of its status."""
+    status = raw.get("status") or {}
+    slim = _only(status, _OF_POD_STATUS)
+    for part, wanted in _OF_POD_PARTS.items():
+        if part in status:
+            slim[part] = [_only(one, wanted) for one in status[part] or ()]
     return {
         "apiVersion": "v1",
         "kind": POD,
         "metadata": _metadata(raw),
-        "spec": {name: spec[name] for name in _OF_POD_SPEC if name in spec},
-        "status": raw.get("status") or {},
+        "spec": _only(raw.get("spec") or {}, _OF_POD_SPEC),
+        "status": slim,
     }
+
+
+def _only(obj: Manifest, wanted: Iterable[str]) -> Manifest:
+    return {name: obj[name] for name in wanted if name in obj}
 
 
 def slim_node(raw: Manifest) -> Manifest:

@@ -6,6 +6,7 @@ version that it was decided on; if that isn't the present one, nothing is stored
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +42,10 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    wanted: Manifest
-    stored: Manifest
+    """The last write, by marks of statuses, which take a fraction of their room."""
+
+    wanted: int
+    stored: int
     at: float
 
 
@@ -59,6 +62,11 @@ def merge_patch(old: Any, new: Any) -> Any:
     return patch
 
 
+def _mark(status: Manifest) -> int:
+    """Equal for equal statuses, and hardly ever for others."""
+    return hash(json.dumps(status, sort_keys=True))
+
+
 class StatusWriter:
     """Writes the statuses of all stages."""
 
@@ -73,7 +81,7 @@ class StatusWriter:
         key = StageKey.of(stage)
         shown = stage.get("status") or {}
         last = self._written.get(key)
-        if shown == wanted or (last is not None and last.wanted == wanted and last.stored == shown):
+        if shown == wanted or (last and last.wanted == _mark(wanted) and last.stored == _mark(shown)):
             return Stored()
         now = self._clock()
         if not at_once and last is not None and now < last.at + INTERVAL_S:
@@ -92,7 +100,7 @@ class StatusWriter:
             raise
         self._metrics.status_written("stored")
         # The schema may leave out what it doesn't know; asking for it again wouldn't help.
-        self._written[key] = _Written(wanted, after.get("status") or {}, now)
+        self._written[key] = _Written(_mark(wanted), _mark(after.get("status") or {}), now)
         return Stored(after)
 
     def forget(self, key: StageKey) -> None:
