@@ -51,6 +51,8 @@ def differs(right: Right, seen: Seen) -> str:
         wrong.append(f"the engine is {seen.engine}, not {right.engine}")
     if right.names_rank and seen.blamed != seen.struck:
         wrong.append(f"rank {seen.blamed} is blamed, not {seen.struck}")
+    if right.why not in seen.cause:
+        wrong.append(f"its death doesn't say {right.why!r}")
     if wrong and seen.cause:
         wrong.append(seen.cause)
     return "; ".join(wrong)

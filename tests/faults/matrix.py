@@ -80,6 +80,8 @@ class Right:
     engine: str = "well"
     """`well`: it still serves, and holds nothing. Else the exit code of its end, or the signal."""
     names_rank: bool = False
+    why: str = ""
+    """What the engine's death says, among other things."""
     fatal: bool = False
     """Nothing is served afterwards."""
 
@@ -96,8 +98,7 @@ ABORTED: Final = Right("aborted", "completed")
 FAILED: Final = Right("500 request_failed", "completed")
 NO_MEMORY: Final = Right("507 out_of_memory", "completed")
 RANK_DIED: Final = Right("503 engine_dead", "503 engine_dead", engine="exit 70", names_rank=True, fatal=True)
-SOMEBODY_DIED: Final = replace(RANK_DIED, names_rank=False)
-"""The ranks find that they went apart, and not whose doing it is."""
+BROKEN: Final = replace(RANK_DIED, why="failed on rank 1 alone: Broken: told to break")
 HUNG: Final = Right("503 engine_hung", "503 engine_hung", engine="exit 71", fatal=True)
 HALF_HUNG: Final = replace(HUNG, elsewhere="completed")
 """The other copy still does its part."""
@@ -157,8 +158,8 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(GONE, faults="SIGTERM", phases="idle", layouts="uni"),
     _rule(DRAINED, faults="SIGTERM", layouts="uni"),
     _rule(THAWED, faults="SIGSTOP", layouts="uni"),
-    _rule(SOMEBODY_DIED, faults="exception on one rank", phases="preparing"),
-    _rule(RANK_DIED, faults="SIGKILL | SIGTERM | bad reply | exception on one rank"),
+    _rule(BROKEN, faults="exception on one rank"),
+    _rule(RANK_DIED, faults="SIGKILL | SIGTERM | bad reply"),
     _rule(OUTPUT_LOST, faults="lost reply", phases="materialising"),
     _rule(HALF_HUNG, faults="SIGSTOP", layouts="mp 2 (data)"),
     _rule(HALF_HUNG, faults="lost reply", phases="preparing | mid-step", layouts="mp 2 (data)"),

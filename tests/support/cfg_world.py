@@ -130,9 +130,13 @@ class GuidedToy(ToyPipeline):
 
     index = 0
     fails_at = -1
+    unprepared = -1
+    """The rank that fails before its first call."""
 
     def denoise(self, scheduler: Any, latents: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
         """The loop."""
+        if self.index == self.unprepared and torch.equal(embeds[-1], embed("trap")):
+            raise RuntimeError("not even prepared")
         embeds = torch.cat([torch.zeros_like(embeds), embeds])
         for i, t in enumerate(scheduler.timesteps):
             if i == 2 and self.index == self.fails_at and torch.equal(embeds[-1], embed("trap")):
@@ -158,10 +162,10 @@ class LocalFault(PickyDenoiser):
         return super().forward(hidden_states, timestep, prompt_embeds)
 
 
-def _toy(context: ParallelContext, *, broken: int = -1, fails_at: int = -1) -> Runner:
+def _toy(context: ParallelContext, *, broken: int = -1, fails_at: int = -1, unprepared: int = -1) -> Runner:
     pipeline = toy(GuidedToy, LocalFault)
     pipeline.transformer.broken = context.index == broken
-    GuidedToy.index, GuidedToy.fails_at = context.index, fails_at
+    GuidedToy.index, GuidedToy.fails_at, GuidedToy.unprepared = context.index, fails_at, unprepared
     return _runner(pipeline, BASE, context)
 
 
@@ -182,9 +186,12 @@ def unanimous(context: ParallelContext) -> dict[str, Any]:
 
 
 def apart(context: ParallelContext, how: str) -> list[Any]:
-    """Something goes wrong on rank 1 alone: the error that this rank dies of, its message and the rank it names."""
+    """Something goes wrong on rank 1 alone: the error that this rank dies of, its message and the rank it names.
+
+    Its neighbour "b" is well, and goes on to the next calls.
+    """
     broken, fails_at = (1, -1) if how == "call" else (-1, 1)
-    runner = _toy(context, broken=broken, fails_at=fails_at)
+    runner = _toy(context, broken=broken, fails_at=fails_at, unprepared=1 if how == "prepare" else -1)
     prompt = "local" if how == "call" else "trap"
     try:
         if how == "death" and context.index == 1:

@@ -88,6 +88,31 @@ def test_the_rank_that_was_killed_is_the_cause_and_not_those_that_missed_it() ->
     assert cause.rank == 1
 
 
+@pytest.mark.parametrize("kind", [EngineDeadError, EngineHung])
+def test_a_rank_that_knows_nobody_to_blame_is_not_blamed_itself(kind: type[EngineDeadError]) -> None:
+    deaths = Deaths()
+    deaths.said(
+        Dying(rank=0, exit_code=int(kind.exit_code), error=kind.__name__, message="the ranks went apart")
+    )
+    cause = deaths.cause()
+    assert type(cause) is kind
+    assert str(cause) == "rank 0: the ranks went apart"
+    assert cause.rank is None
+
+
+def test_a_rank_blames_itself_for_what_it_could_not_do_and_another_where_it_says_so() -> None:
+    for words, rank in (
+        (dying(0, ExitCode.RANK_DIED), 0),
+        (Dying(rank=0, exit_code=72, error="DeviceLost", message="sticky"), 0),
+        (Dying(rank=0, exit_code=70, error="EngineDeadError", message="rank 1 is gone", at_fault=1), 1),
+    ):
+        deaths = Deaths()
+        deaths.said(words)
+        cause = deaths.cause()
+        assert cause is not None
+        assert cause.rank == rank
+
+
 def test_a_poisoned_device_is_the_cause_and_not_the_collective_that_broke() -> None:
     deaths = Deaths()
     deaths.said(dying(0, ExitCode.RANK_DIED))

@@ -31,6 +31,7 @@ _DEATHS: Final[dict[int, type[EngineDeadError]]] = {
 LOST: Final = 1 << 16
 """In place of an exit code: nobody knows how it ended."""
 
+_OF_OTHERS: Final = (EngineDeadError.__name__, EngineHung.__name__)
 _CONSEQUENCES: Final = (ExitCode.RANK_DIED, ExitCode.HANG)
 
 
@@ -101,8 +102,14 @@ class Deaths:
         if words.exit_code == ExitCode.MODEL:
             raise ModelError(words.message)
         kind = _DEATHS.get(words.exit_code, EngineDeadError)
-        at_fault = rank if words.at_fault is None else words.at_fault
-        return kind(f"rank {rank}: {words.message}", rank=at_fault)
+        return kind(f"rank {rank}: {words.message}", rank=_at_fault(words))
+
+
+def _at_fault(words: Dying) -> int | None:
+    """Whose doing it was; None when the rank that says so doesn't know: that others are gone is none of its own."""
+    if words.at_fault is None and words.error in _OF_OTHERS:
+        return None
+    return words.rank if words.at_fault is None else words.at_fault
 
 
 def _wordless(rank: int, code: int) -> EngineDeadError:

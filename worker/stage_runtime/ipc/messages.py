@@ -178,7 +178,7 @@ class Dying(Struct, frozen=True, tag="dying", kw_only=True):
     """Name of the exception."""
     message: str
     at_fault: int | None = None
-    """The rank that it blames, where it is not its own doing."""
+    """The rank that it blames. None: it is its own doing, or with a group's error that of nobody it knows."""
     faults: tuple[tuple[str, str, str], ...] = ()
     """Path, expected, got: of a config that can't be run."""
 

@@ -4,9 +4,10 @@ Both ranks play the same scripts, so both know every call; only the modules' wor
 holds the same answers to the last bit, and its scripts go on as if they had been alone.
 
 The exchange is one frame (see `lockstep`). Facts, from each rank: `plan`, a checksum over what it believes is run by
-whom; `names`, the requests of it; `pieces`, in the order of the plan and of its own pieces only, the leaves of each
-answer or its error. Payload: the tensors of its answers, contiguous, dtype and shape as the facts say; from the rank
-that owns a piece to all others. On an accelerator the payload is a second gather, on the device.
+whom; `names`, the requests of it; `failed`, the requests that failed here, with why; `pieces`, in the order of the
+plan and of its own pieces only, the leaves of each answer or its error. Payload: the tensors of its answers,
+contiguous, dtype and shape as the facts say; from the rank that owns a piece to all others. On an accelerator the
+payload is a second gather, on the device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from stage_runtime.core.errors import EngineDeadError, InternalError
+from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.parallel.answers import Leaves, flatten, gathered, restored
 from stage_runtime.parallel.deferred import DeferredCalls, Templates
 from stage_runtime.parallel.lockstep import Frame, Lockstep
@@ -58,10 +59,12 @@ class CfgTarget:
         self._deferred: Collection[str] = frozenset(deferred)
         self._templates: Templates = {}
         self._queue: list[Call] = []
+        self._scripts: dict[str, Script] = {}
         self._index, self._size = lockstep.collectives.index, lockstep.collectives.size
 
     def attend(self, script: Script) -> None:
-        """Let a script that has not started yet defer its calls."""
+        """Look after a script that has not started yet, until it is forgotten, and let it defer its calls."""
+        self._scripts[script.request_id] = script
         if self._deferred:
             script.deferral = DeferredCalls(script, self._kind, self._templates)
 
@@ -81,8 +84,7 @@ class CfgTarget:
     def poll(self, timeout_s: float | None = None) -> list[Answer]:
         """Run all that was submitted, with the other ranks where there is something to divide.
 
-        Raises: EngineDeadError when a rank is gone, or failed where the others did not; InternalError when the ranks
-        went apart.
+        Raises: EngineDeadError when a rank is gone, failed where the others did not, or runs something else.
         """
         calls, self._queue = self._queue, []
         shares = deal(calls, self._size, self._specs, self._may_spread)
@@ -95,6 +97,7 @@ class CfgTarget:
 
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a request."""
+        self._scripts.pop(request_id, None)
         self._batcher.forget(request_id)
 
     def _may_spread(self, call: Call) -> bool:
@@ -125,13 +128,19 @@ class CfgTarget:
         payload: list[torch.Tensor] = []
         for piece in mine:
             if piece.error is not None:
-                said.append(_text(piece.error))
+                said.append(in_words(piece.error))
                 continue
             leaves, found = flatten(piece.value)
             said.append(leaves)
             payload += found
         on_device = self._lockstep.collectives.device is not None
-        facts = {"plan": _checksum(spread), "names": _names(spread), "pieces": said}
+        failed = {name: in_words(one.error) for name, one in self._scripts.items() if one.error is not None}
+        facts = {
+            "plan": _checksum(spread),
+            "names": _names(spread),
+            "failed": dict(sorted(failed.items())),
+            "pieces": said,
+        }
         frames = self._lockstep.exchange("answers", facts, () if on_device else payload)
         self._check(frames)
         payloads = (
@@ -144,13 +153,19 @@ class CfgTarget:
             self._second_opinion(spread)
 
     def _check(self, frames: Sequence[Frame]) -> None:
-        if any(frame.facts["plan"] != frames[0].facts["plan"] for frame in frames):
-            ranks = self._lockstep.collectives.ranks
-            saw = "; ".join(
-                f"rank {rank} runs {', '.join(frame.facts['names'])}"
-                for rank, frame in zip(ranks, frames, strict=True)
-            )
-            raise InternalError(f"the ranks went apart: {saw}")
+        """Raises: EngineDeadError when the ranks run different things, with the failure that it came of, if one did."""
+        if all(frame.facts["plan"] == frames[0].facts["plan"] for frame in frames):
+            return
+        ranks = self._lockstep.collectives.ranks
+        for rank, frame in zip(ranks, frames, strict=True):
+            for name, why in frame.facts["failed"].items():
+                if not all(name in other.facts["failed"] for other in frames):
+                    raise _alone(name, rank, why)
+        saw = "; ".join(
+            f"rank {rank} runs {', '.join(frame.facts['names'])}"
+            for rank, frame in zip(ranks, frames, strict=True)
+        )
+        raise EngineDeadError(f"the ranks went apart: {saw}")
 
     def _receive(
         self, spread: Sequence[Piece], frames: Sequence[Frame], payloads: Sequence[torch.Tensor]
@@ -182,15 +197,18 @@ class CfgTarget:
         failed = [piece for piece in spread if piece.failed]
         self._run([piece for piece in failed if piece.owner != self._index])
         verdicts = self._lockstep.exchange(
-            "opinions", ["" if piece.error is None else _text(piece.error) for piece in failed]
+            "opinions", ["" if piece.error is None else in_words(piece.error) for piece in failed]
         )
         ranks = self._lockstep.collectives.ranks
         for at, piece in enumerate(failed):
             assert piece.owner is not None
             if not all(frame.facts[at] for frame in verdicts):
                 rank, why = ranks[piece.owner], verdicts[piece.owner].facts[at]
-                name = piece.call.script.request_id
-                raise EngineDeadError(f"request {name} failed on rank {rank} alone: {why}", rank=rank)
+                raise _alone(piece.call.script.request_id, rank, why)
+
+
+def _alone(name: str, rank: int, why: str) -> EngineDeadError:
+    return EngineDeadError(f"request {name} failed on rank {rank} alone: {why}", rank=rank)
 
 
 def _answer(share: Share) -> Answer:
@@ -229,7 +247,8 @@ def _leaves(frame: Frame) -> list[Any]:
     return [leaf for said in frame.facts["pieces"] if not isinstance(said, str) for leaf in said]
 
 
-def _text(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """Kind and message of an error, cut to fit a frame."""
     return f"{type(error).__name__}: {error}"[:MOST_ERROR]
 
 

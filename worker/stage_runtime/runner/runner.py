@@ -29,7 +29,7 @@ from stage_runtime.core.outcome import (
     failed,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.parallel.cfg import CfgTarget, cfg_target
+from stage_runtime.parallel.cfg import CfgTarget, cfg_target, in_words
 from stage_runtime.parallel.context import ParallelContext
 from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
@@ -302,7 +302,7 @@ class Runner:
         if lockstep is None:
             return
         scripts = [self._hub.scripts[request_id] for request_id in request_ids]
-        ended = {s.request_id: "" if s.error is None else repr(s.error) for s in scripts if s.done}
+        ended = {s.request_id: "" if s.error is None else in_words(s.error) for s in scripts if s.done}
         if ended:
             lockstep.vote(ended)
 
