@@ -75,8 +75,13 @@ class StageConfig(Contract):
         return derive(self.parallelism, self.ranks_per_pod)
 
     def encode(self) -> str:
-        """The file's text: the same for equal configs."""
-        return json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        """The file's text: the same for equal configs.
+
+        What equals its default is left out, so that a pod of an older version, which refuses fields that it doesn't
+        know, can read it as long as nobody asks for what only a newer one has.
+        """
+        told = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+        return json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def load(path: str | Path, *, executable: bool = False) -> StageConfig:

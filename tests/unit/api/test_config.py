@@ -60,6 +60,12 @@ def test_equal_stages_give_equal_files() -> None:
     assert config(replicas=1).encode() == config(replicas=3).encode()
 
 
+def test_a_pod_of_an_older_version_finds_no_field_that_nobody_asked_for() -> None:
+    told = json.loads(config(engine={"maxNumSeqs": 4, "mode": "step"}).encode())
+    assert told["engine"] == {"maxNumSeqs": 4}
+    assert told["startup"] == told["drain"] == told["offload"] == told["parallelism"] == {}
+
+
 def test_what_the_spec_leaves_open_is_filled_in() -> None:
     assert config().served_name == "flux"
     assert config(parallelism={"data": 4}).ranks_per_pod == 4
