@@ -87,6 +87,11 @@ class Refusal:
     """The server's word for it, such as Forbidden, Invalid or AlreadyExists (a stranger has the name)."""
     message: str
 
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether it might be had if the namespace had less. The server has no word of its own for that."""
+        return self.reason == "Forbidden" and "exceeded quota" in self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Gone:

@@ -68,7 +68,8 @@ class _Planning:
         """The whole of it."""
         known = gather(self._remembered(), self.sight.pods)
         advanced = {one.index: self._advanced(one) for one in known}
-        settled = settle(gather(advanced, self.sight.pods), self.wish, self.sight, self.timer)
+        judged = gather(advanced, self.sight.pods)
+        settled = settle(judged, self.wish, self.sight, self.timer, self._over_quota(judged))
         replicas = gather(settled.lives, self.sight.pods)
         view = self._view(settled, replicas)
         found = {finding.type: finding for finding in conditions.findings(view)}
@@ -121,6 +122,15 @@ class _Planning:
                 ordinal,
                 names.pod_name(self.stage.metadata.name, replica.index, replica.life.epoch, ordinal),
             )
+
+    def _over_quota(self, replicas: list[Replica]) -> frozenset[int]:
+        """Replicas of which a pod isn't made since the namespace has too many."""
+        names_refused = {one.name for one in self.objects.refusals if one.is_over_quota}
+        return frozenset(
+            replica.index
+            for replica in replicas
+            if any(name in names_refused for _, name in self._names_wanted(replica))
+        )
 
     def _in_the_way(self, replicas: list[Replica]) -> Iterator[Refusal]:
         for replica in replicas:

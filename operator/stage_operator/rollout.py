@@ -23,7 +23,8 @@ from stage_operator.observe import DRAIN_TAINTS, Sight
 from stage_operator.timer import Timer
 
 NO_ROOM_S: Final = 60
-"""A replica beyond `replicas` that finds no node for so long is given up, and one is replaced in its place."""
+"""A replica beyond `replicas` that finds no node, or is over a quota, for so long is given up, and one is replaced in
+its place."""
 _RESTART_CHARS: Final = 6
 HALTING_FAILURES: Final = 2
 """So many failures of new replicas halt a rollout."""
@@ -53,7 +54,7 @@ class Stop(StrEnum):
     LIFTED = "its spec has changed"
     SCALED_DOWN = "fewer replicas are wanted"
     REPLACED = "its spec is an older one"
-    NO_ROOM = "no node has room for one more"
+    NO_ROOM = "there is no room for one more"
     NODE_DRAINED = "its node is being emptied"
 
 
@@ -85,9 +86,18 @@ def wanted_revision(stage: DiffusionStage) -> str:
     return f"{revision}-{hashlib.sha256(asked.encode()).hexdigest()[:_RESTART_CHARS]}"
 
 
-def settle(replicas: Iterable[Replica], wish: Wish, sight: Sight, timer: Timer) -> Settled:
-    """End, begin and forget lives, as far as may be done at once."""
-    return _Settling(list(replicas), wish, sight, timer).done()
+def settle(
+    replicas: Iterable[Replica],
+    wish: Wish,
+    sight: Sight,
+    timer: Timer,
+    over_quota: frozenset[int] = frozenset(),
+) -> Settled:
+    """End, begin and forget lives, as far as may be done at once.
+
+    `over_quota`: indexes of those whose pods the namespace has no room for.
+    """
+    return _Settling(list(replicas), wish, sight, timer, over_quota).done()
 
 
 def is_available(replica: Replica, wish: Wish, timer: Timer) -> bool:
@@ -101,10 +111,13 @@ def is_available(replica: Replica, wish: Wish, timer: Timer) -> bool:
 class _Settling:
     """One decision. Lives change as it goes on, so that each step counts what the ones before did."""
 
-    def __init__(self, replicas: list[Replica], wish: Wish, sight: Sight, timer: Timer) -> None:
+    def __init__(
+        self, replicas: list[Replica], wish: Wish, sight: Sight, timer: Timer, over_quota: frozenset[int]
+    ) -> None:
         self.wish: Final = wish
         self.sight: Final = sight
         self.timer: Final = timer
+        self.over_quota: Final = over_quota
         self.by_index: Final = {replica.index: replica for replica in replicas}
         self.lives: Final = {replica.index: replica.life for replica in replicas}
         policy = wish.spec.failure_policy.node_lost
@@ -157,7 +170,7 @@ class _Settling:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Give up a replica for which no node has room, and with it the one whose place it was to take."""
+        """Give up a replica for which there is no room, and with it the one whose place it was to take."""
         stuck = [index for index in self._standing() if self._is_without_room(index)]
         left = sorted(self._outdated(), key=self._worth)
         if not stuck or not left or len(self._serving()) < self.wish.replicas:
@@ -276,6 +289,8 @@ class _Settling:
             return False
         pods = self.by_index[index].pods if index in self.by_index else ()
         since = [pod.unschedulable.since_s for pod in pods if pod.unschedulable is not None]
+        if index in self.over_quota:
+            since.append(self.lives[index].begun_s)
         return any(at_s is not None and self.timer.due(at_s + NO_ROOM_S) for at_s in since)
 
     def _is_on_draining_node(self, index: int) -> bool:

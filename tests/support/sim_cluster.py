@@ -64,6 +64,8 @@ class SimCluster:
         self.on_create: list[Callable[[Raw], None]] = []
         self.judge: Callable[[Raw], str | None] = lambda manifest: None
         """What the API server has against a pod."""
+        self.quota = 1000
+        """How many pods there may be."""
         self.on_delete: list[Callable[[Raw, bool], None]] = []
         self.on_status: list[Callable[[Raw, Raw], None]] = []
         self._uids = itertools.count()
@@ -81,6 +83,8 @@ class SimCluster:
             return Refusal("Pod", name, "AlreadyExists", "it belongs to somebody else")
         if (fault := self.judge(manifest)) is not None:
             return Refusal("Pod", name, "BadRequest", fault)
+        if len(self.pods) >= self.quota:
+            return Refusal("Pod", name, "Forbidden", f"pods {name} is forbidden: exceeded quota: pods")
         for watcher in self.on_create:
             watcher(manifest)
         pod = copy.deepcopy(manifest)

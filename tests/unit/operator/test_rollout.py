@@ -95,6 +95,34 @@ def test_one_replica_without_room_for_another_is_replaced_in_its_place_after_a_w
     assert cluster.status["ready"] == "1/1"
 
 
+def test_one_replica_whose_namespace_may_have_no_more_pods_is_replaced_in_its_place_after_a_while() -> None:
+    cluster, operator = _world(rollout={"maxSurge": 1, "maxUnavailable": 0})
+    cluster.quota = 1
+    cluster.edit(engine=NEW)
+    _turn(operator)
+    made = _turn(operator)
+    assert made.wake_at_s == cluster.now_s + 60
+    assert cluster.condition("Degraded")["reason"] == "PodRefused"
+    cluster.now_s += 60
+    _turn(operator)
+    assert "NoRoomToSurge" in [event.reason for event in operator.told]
+    cluster.reap()
+    operator.settle()
+    assert sorted(cluster.pods) == ["pics-0-e1-0"]
+    assert cluster.status["ready"] == "1/1"
+
+
+def test_a_pod_that_the_server_does_not_take_is_no_reason_to_give_up_what_serves() -> None:
+    cluster, operator = _world(rollout={"maxSurge": 1, "maxUnavailable": 0})
+    cluster.judge = lambda pod: "unknown field"
+    cluster.edit(engine=NEW)
+    for _ in range(10):
+        _turn(operator)
+        cluster.now_s += 60
+    assert sorted(cluster.pods) == ["pics-0-e0-0"]
+    assert _serving(cluster) == 1
+
+
 def test_a_replica_counts_only_once_it_has_been_ready_for_long_enough() -> None:
     cluster, operator = _world(replicas=2, rollout={"minReadySeconds": 100})
     cluster.now_s += 100
