@@ -5,6 +5,7 @@ The same contract, scheduler, engine and executor as of a served stage; argument
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,8 @@ from stage_runtime.steering import Steering
 
 if TYPE_CHECKING:
     import torch
+
+    from stage_runtime.stage.owner import StageEngine
 
 OutputType = Literal["pil", "np"]
 DTYPE: Final = "float32"
@@ -89,8 +92,9 @@ class Omni(Steering):
         self._model = resolve_model(config.model)
         own = Given(executor=None if options["executor"] else executor, scheduler=scheduler)
         self._engine = build_stage_engine(config, self._model, name="omni", given=own)
+        self._home = os.getpid()
         # Also for one that is forgotten, and at the interpreter's end.
-        self._closing = finalize(self, self._engine.close)
+        self._closing = finalize(self, _close_at, self._home, self._engine)
         # Callers feed the line only as fast as it moves, so that it never overflows.
         self._places = Semaphore(config.engine.max_queue_size)
         self._device = config.engine.device.value
@@ -101,7 +105,14 @@ class Omni(Steering):
             self.load()
 
     def load(self) -> None:
-        """Load the model, unless it is loaded. Raises: ModelError; EngineDeadError; NotAdmitting once closed."""
+        """Load the model, unless it is loaded.
+
+        Raises: ModelError; EngineDeadError, also in a process that was forked; NotAdmitting once closed.
+        """
+        if os.getpid() != self._home:  # before any lock: a thread that isn't here may hold it
+            raise EngineDeadError(
+                f"this Omni lives in process {self._home}; a fork has none of its threads: make one after it"
+            )
         with self._loading:
             if self._engine.phase is Phase.CREATED:
                 self._engine.start()
@@ -175,7 +186,7 @@ class Omni(Steering):
         return [_picture(output, seed) for output, seed in zip(outputs, seeds, strict=True)]
 
     def close(self) -> None:
-        """End what runs and give the model's memory back. Idempotent."""
+        """End what runs and give the model's memory back. Idempotent. Nothing in a fork, which has nothing of it."""
         self._closing()
 
     def __enter__(self) -> Self:
@@ -232,6 +243,12 @@ class Omni(Steering):
                 raise _refused("generator", f"one on {device}, where the noise is drawn", str(one.device))
             states.append(bytes(one.get_state().numpy()))
         return states
+
+
+def _close_at(home: int, engine: StageEngine) -> None:
+    """Close `engine` where it lives: a fork's end must not end the ranks of who forked."""
+    if os.getpid() == home:
+        engine.close()
 
 
 def _config(
