@@ -6,7 +6,6 @@ No operator runs here, so no node is needed. tests/e2e shows that stages serve o
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 
 from stage_api import crdgen, names
 from support.helm import CHART, ROOT, helm, needs_helm
+from support.live_cluster import needs_api_server
 from support.operator_process import kubectl
 
 SYSTEM, TEAM, ELSEWHERE = "omnistage-chart-test", "omnistage-team-test", "omnistage-other-test"
@@ -27,10 +27,7 @@ CRD_FILE = "files/omnistage.io_diffusionstages.yaml"
 pytestmark = [
     pytest.mark.cluster,
     needs_helm,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="THE CHART IS NOT TESTED on a cluster: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 

@@ -6,8 +6,6 @@ Needs KUBECONFIG, kubectl and the right to make a namespace and a CustomResource
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from stage_api import crdgen, names
 from stage_api.manifest import load_manifest
 from stage_api.yaml_text import documents
+from support.live_cluster import needs_api_server
 from unit.api.bad_stages import CASES, ROOT, SHAPES, manifest
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -26,10 +25,7 @@ WAIT_S = 60
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 

@@ -7,8 +7,6 @@ Needs KUBECONFIG, kubectl and the right to make a namespace and a CustomResource
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -23,6 +21,7 @@ from stage_operator.resources.children import children
 from stage_operator.resources.gang import pod_group
 from stage_operator.resources.pod import pods
 from stage_operator.resources.secret import keys
+from support.live_cluster import needs_api_server
 from support.stages import COMMIT, EMBEDDED, TWO_PODS
 from unit.api.bad_stages import ROOT
 
@@ -38,10 +37,7 @@ WAIT_S = 60
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 TEMPLATE = {

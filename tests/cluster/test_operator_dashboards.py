@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from stage_api import names
 from stage_operator.memory import time_text
+from support.live_cluster import needs_api_server
 from support.operator_process import install_crd, kubectl, until
 from support.prometheus import Prometheus, expressions, free_port, needs_prometheus, pages
 from support.stage_process import ROOT, environment
@@ -36,10 +36,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(300),
     needs_prometheus,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
+from support.live_cluster import needs_api_server
 from support.operator_process import OperatorProcess, Stage, install_crd, kubectl, until
 
 NAMESPACE = "omnistage-replicas-test"
@@ -21,10 +21,7 @@ USER = "limited"
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 Start = Callable[..., OperatorProcess]

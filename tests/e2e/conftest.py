@@ -6,21 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from stage_api import names
 from support import live_client, live_stage
 from support.live_client import Client, Traffic, TrafficMaker
-from support.live_cluster import LiveCluster, make_namespace, nodes, running_cluster
+from support.live_cluster import RESTRICTED, LiveCluster, kubectl, make_namespace, nodes
 from support.live_operator import Release
 from support.live_stage import LiveStage, Manifest, StageMaker, example
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[LiveCluster]:
-    with running_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
 def operator(cluster: LiveCluster) -> Iterator[Release]:
+    kubectl("delete", "crd", names.CRD_NAME, "--ignore-not-found")  # other tests may have left theirs
     release = Release(cluster)
     release.install()
     yield release
@@ -52,8 +48,13 @@ def make_stage(operator: Release) -> Iterator[StageMaker]:
     """Makes stages that are gone again after the test."""
     made: list[LiveStage] = []
 
-    def make(name: str, manifest: Manifest | None = None, namespace: str = live_stage.NAMESPACE) -> LiveStage:
-        make_namespace(namespace)
+    def make(
+        name: str,
+        manifest: Manifest | None = None,
+        namespace: str = live_stage.NAMESPACE,
+        pods: str = RESTRICTED,
+    ) -> LiveStage:
+        make_namespace(namespace, pods)
         made.append(LiveStage(name, manifest or example(), namespace))
         return made[-1]
 

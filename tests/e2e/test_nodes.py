@@ -95,6 +95,36 @@ def test_a_drained_node_is_left_and_no_request_fails(
     assert all(not replica.get("history", {}).get("recent") for replica in stage.status()["replicaStatuses"])
 
 
+def test_a_cordoned_node_keeps_its_replica_and_gets_no_new_life(
+    client: Client, make_stage: StageMaker
+) -> None:
+    stage = make_stage("closed", example(podTemplate=on_nodes(*nodes()[1:3]))).await_ready()
+    (before,), node = stage.uids(), node_of(stage)
+    kubectl("cordon", node)
+    try:
+        client.ask_until_served(stage.url)
+        assert stage.uids() == [before]
+        stage.signal_rank("closed-0-e0-0", signal.SIGKILL)
+        stage.await_epoch(1)
+        assert node_of(stage) != node
+    finally:
+        kubectl("uncordon", node)
+
+
+def test_a_replica_of_two_pods_leaves_a_cordoned_node_as_one(make_stage: StageMaker) -> None:
+    pair = example("shapes-cfg2", topology={"ranksPerPod": 1}, podTemplate=on_nodes(*nodes()))
+    stage = make_stage("moved", pair).await_ready(within_s=2 * READY_S)
+    node = node_of(stage, 1)
+    kubectl("cordon", node)
+    try:
+        stage.await_epoch(1, within_s=2 * READY_S)
+        assert stage.pod_names() == ["moved-0-e1-0", "moved-0-e1-1"]
+        assert node not in {node_of(stage, 0), node_of(stage, 1)}
+        assert stage.status().get("restarts", 0) == 0
+    finally:
+        kubectl("uncordon", node)
+
+
 @needs_own_cluster
 def test_while_the_api_server_is_down_stages_serve_and_what_ended_comes_back_after_it(
     cluster: LiveCluster, client: Client, make_stage: StageMaker, make_traffic: TrafficMaker

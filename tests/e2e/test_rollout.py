@@ -6,7 +6,7 @@ import pytest
 
 from stage_api import names
 from support.live_client import PROMPT, Client, TrafficMaker, kinds
-from support.live_cluster import kubectl, needs_cluster, until
+from support.live_cluster import SEAT, kubectl, needs_cluster, nodes, seat, until
 from support.live_stage import READY_S, StageMaker, example
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), needs_cluster]
@@ -56,6 +56,24 @@ def test_a_spec_that_fails_halts_the_rollout_and_the_old_one_serves_on(
     client.ask_until_served(stage.url)
     stage.patch({"engine": {"extensions": None}})
     stage.await_ready("2/2")
+
+
+def test_the_only_replica_gives_way_where_no_node_has_room_for_one_more(
+    client: Client, make_stage: StageMaker
+) -> None:
+    seat(nodes()[1], 1)
+    room = {"limits": {SEAT: 1}}
+    surge = {"maxSurge": 1, "maxUnavailable": 0}
+    stage = make_stage("alone", example(rollout=surge, resources=room)).await_ready()
+    (before,) = stage.uids()
+    stage.patch({"engine": {"maxNumSeqs": 4}})
+    until(lambda: len(stage.pods()) == 2, "a pod for which there is no room")
+    assert before in stage.uids()
+    until(lambda: before not in stage.uids(), "it to give way", within_s=READY_S)
+    stage.await_ready()
+    assert len(stage.pods()) == 1
+    assert stage.status()["updatedReplicas"] == 1
+    client.ask_until_served(stage.url)
 
 
 def test_a_suspended_stage_has_no_pods_and_comes_back(make_stage: StageMaker) -> None:

@@ -1,12 +1,18 @@
-"""A server on this machine that speaks the part of the Hugging Face Hub's HTTP API that a fetch uses."""
+"""A server that speaks the part of the Hugging Face Hub's HTTP API that a fetch uses.
+
+Tests here run it in their own process. As a program, on nothing but Python, it serves a folder to other machines; its
+argument is JSON: {repo, revision, token, folder, port}. It prints each request's path.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -20,7 +26,13 @@ class FakeHub:
     """One repository at one commit. What it should do wrong is set while it runs."""
 
     def __init__(
-        self, repo: str, revision: str, files: Mapping[str, bytes], token: str | None = None
+        self,
+        repo: str,
+        revision: str,
+        files: Mapping[str, bytes],
+        token: str | None = None,
+        *,
+        address: tuple[str, int] = ("127.0.0.1", 0),
     ) -> None:
         self.repo, self.revision, self.files, self.token = repo, revision, dict(files), token
         self.asked: list[tuple[str, str]] = []
@@ -31,7 +43,7 @@ class FakeHub:
         self.cut_after: int | None = None
         """How much of a file is sent before the line is cut, once."""
         self._lock = Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self._server = ThreadingHTTPServer(address, type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="hub")
 
@@ -50,6 +62,10 @@ class FakeHub:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def serve(self) -> None:
+        """Answer in this thread, for ever."""
+        self._server.serve_forever()
 
     def _next_refusal(self) -> int | None:
         with self._lock:
@@ -128,3 +144,24 @@ class _Handler(BaseHTTPRequestHandler):
         if cut is not None:
             self.close_connection = True
             self.connection.close()
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    folder = Path(order["folder"])
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    hub = FakeHub(order["repo"], order["revision"], files, order["token"], address=("", order["port"]))
+    hub.asked = _Told()
+    hub.serve()
+
+
+class _Told(list[tuple[str, str]]):
+    """Prints what is put in."""
+
+    def append(self, asked: tuple[str, str]) -> None:
+        sys.stdout.write(f"{' '.join(asked)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

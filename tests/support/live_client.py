@@ -51,7 +51,7 @@ class Client:
     def __init__(self, image: str, name: str = "client", node: str | None = None) -> None:
         self.name = name
         self._at = (f"--namespace={NAMESPACE}", name)
-        kubectl("apply", "-f", "-", stdin=_pod(name, image, node))
+        kubectl("apply", "-f", "-", stdin=plain_pod(name, image, node))
         kubectl("wait", self._at[0], f"pod/{name}", "--for=condition=Ready", f"--timeout={LIMIT_S:.0f}s")
 
     def ask(self, url: str, prompt: str = PROMPT, *, seed: int = 1, steps: int = 20) -> Answer:
@@ -99,7 +99,7 @@ class Traffic:
         Traffic._count += 1
         self.name = f"traffic-{Traffic._count}"
         order = {"url": url, "prompt": PROMPT, "seed": 1, "steps": steps, "workers": workers}
-        pod = _pod(self.name, image, node)
+        pod = plain_pod(self.name, image, node)
         pod["spec"]["containers"][0]["command"] = ["python", "-c", PROGRAM.read_text(), json.dumps(order)]
         self._at = f"--namespace={NAMESPACE}"
         kubectl("apply", "-f", "-", stdin=pod)
@@ -145,7 +145,8 @@ def kinds(answers: list[Answer]) -> Counter[tuple[int, str]]:
     return Counter((answer.status, answer.code) for answer in answers)
 
 
-def _pod(name: str, image: str, node: str | None) -> dict[str, Any]:
+def plain_pod(name: str, image: str, node: str | None = None) -> dict[str, Any]:
+    """A pod that may do nothing and does nothing."""
     container = {
         "name": "client",
         "image": image,

@@ -27,7 +27,9 @@ OWN_REGISTRY = "10.89.0.1:5000"
 LIMIT_S = 300
 WAIT_S = 90.0
 """Pods start and nodes come back within it."""
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+SEAT = "omnistage.example/seat"
+RESTRICTED, PRIVILEGED = "restricted", "privileged"
+"""What pods of a namespace may be: as harmless as can be, or all that there is."""
 
 
 def kubectl(*args: str, stdin: object = None) -> str:
@@ -45,6 +47,15 @@ def _program() -> Path | None:
     return path if path.is_file() and os.geteuid() == 0 else None
 
 
+def _no_server() -> str | None:
+    """Why nothing can be tried on an API server."""
+    if _program() is not None:
+        return None
+    if not os.environ.get("KUBECONFIG"):
+        return "there is no KUBE_ASSETS and no KUBECONFIG of a throw-away cluster"
+    return "kubectl is missing" if shutil.which("kubectl") is None else None
+
+
 def _why_not() -> str | None:
     if shutil.which("buildah") is None or os.geteuid() != 0:
         return "buildah, which builds the images as root"
@@ -59,6 +70,11 @@ def _why_not() -> str | None:
 needs_cluster = pytest.mark.skipif(
     _why_not() is not None, reason=f"STAGES ARE NOT TESTED ON A CLUSTER: there is no {_why_not()}"
 )
+needs_api_server = (
+    pytest.mark.usefixtures("api_server"),
+    pytest.mark.skipif(_no_server() is not None, reason=f"NOT TESTED against an API server: {_no_server()}"),
+)
+"""For a test that needs no node."""
 needs_own_cluster = pytest.mark.skipif(
     _program() is None,
     reason="NOT TESTED: only a cluster from KUBE_ASSETS lets its nodes and parts be stopped",
@@ -133,15 +149,22 @@ def running_cluster() -> Iterator[LiveCluster]:
         os.environ.update(before)
 
 
-def make_namespace(name: str) -> None:
-    """One where only pods may run that ask for no privilege at all."""
-    metadata = {"name": name, "labels": RESTRICTED}
+def make_namespace(name: str, pods: str = RESTRICTED) -> None:
+    """One where only pods may run that ask for no privilege at all, or for others, if it is said."""
+    metadata = {"name": name, "labels": {"pod-security.kubernetes.io/enforce": pods}}
     kubectl("apply", "-f", "-", stdin={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
 
 def nodes() -> list[str]:
     """Names of all nodes."""
     return kubectl("get", "nodes", "-o", "name").replace("node/", "").split()
+
+
+def seat(node: str, count: int) -> None:
+    """Give a node so many of a thing that pods can ask for, as a plugin for accelerators does."""
+    for part in ("capacity", "allocatable"):
+        patch = [{"op": "add", "path": f"/status/{part}/{SEAT.replace('/', '~1')}", "value": str(count)}]
+        kubectl("patch", "node", node, "--subresource=status", "--type=json", f"--patch={json.dumps(patch)}")
 
 
 def items(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:

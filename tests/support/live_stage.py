@@ -190,4 +190,4 @@ def _over(ours: Manifest, theirs: Manifest) -> Manifest:
 
 
 StageMaker = Callable[..., LiveStage]
-"""Makes a stage by its name, and perhaps its manifest and namespace."""
+"""Makes a stage by its name, and perhaps its manifest, its namespace and what pods may be there."""
