@@ -33,8 +33,8 @@ def test_no_pod_of_a_replica_takes_a_node_before_there_is_one_for_all(
     if "podgroups.scheduling.k8s.io" not in kubectl("api-resources", "-o", "name").split():
         pytest.skip("NOT TESTED: this cluster has no PodGroups")
     first, second = nodes()[1:3]
-    seat(first, 1)
-    seat(second, 0)
+    for node in nodes():
+        seat(node, int(node == first))
     manifest = example("shapes-cfg2", topology={"ranksPerPod": 1}, resources={"limits": {SEAT: 1}})
     stage = make_stage("gang", manifest)
     until(lambda: has_no_place(stage), "the scheduler to find no place for two pods")

@@ -61,7 +61,8 @@ def test_a_spec_that_fails_halts_the_rollout_and_the_old_one_serves_on(
 def test_the_only_replica_gives_way_where_no_node_has_room_for_one_more(
     client: Client, make_stage: StageMaker
 ) -> None:
-    seat(nodes()[1], 1)
+    for node in nodes():
+        seat(node, int(node == nodes()[1]))
     room = {"limits": {SEAT: 1}}
     surge = {"maxSurge": 1, "maxUnavailable": 0}
     stage = make_stage("alone", example(rollout=surge, resources=room)).await_ready()
