@@ -37,7 +37,7 @@ RULES: list[dict[str, Any]] = [
             *("configmaps", "services", "serviceaccounts"),
             *("poddisruptionbudgets", "networkpolicies"),
         ],
-        "verbs": ["get", "list", "create", "patch", "delete"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
     {
