@@ -122,11 +122,12 @@ def advance(
 def is_vacant(replica: Replica, sight: Sight, policy: NodeLostSpec, timer: Timer) -> bool:
     """Whether its last life is over and out of the way.
 
-    Pods on a lost node may be left; those of the next life have other names, and wait for nobody's answer.
+    Pods may be left of which nothing runs any more, or that are on a lost node; those of the next life have other
+    names, and wait for nobody's answer.
     """
     if replica.phase in LIVE or replica.phase is ReplicaPhase.HELD:
         return False
-    return all(_is_lost(pod, sight, policy, timer) for pod in (*replica.pods, *replica.older))
+    return all(pod.over or _is_lost(pod, sight, policy, timer) for pod in (*replica.pods, *replica.older))
 
 
 def begun(life: Life, revision: str, pods: int, now_s: float) -> Life:

@@ -108,6 +108,8 @@ class PodView:
     disruption: Reason | None = None
     """Why Kubernetes takes it away, if it does."""
     ended: Ended | None = None
+    over: bool = False
+    """Nothing of it runs any more, nor ever will: its node has said so."""
     waiting: Trouble | None = None
     unschedulable: Trouble | None = None
 
@@ -209,6 +211,7 @@ def _pod(raw: Raw) -> PodView | None:
         delete_due_s=unix_s(metadata.get("deletionTimestamp")),
         disruption=_disruption(conditions.get("DisruptionTarget")),
         ended=_ended(status, conditions.get("DisruptionTarget")),
+        over=_is_over(status),
         waiting=_waiting(status),
         unschedulable=_unschedulable(conditions.get("PodScheduled")),
     )
@@ -256,7 +259,7 @@ def _ended(status: Raw, disruption: Raw | None) -> Ended | None:
         if over is None or (one.get("name") == names.FETCH_CONTAINER and over.get("exitCode") == 0):
             continue
         return _exit(over, why, status)
-    if status.get("phase") not in ("Failed", "Succeeded"):
+    if not _is_over(status):
         return None
     # It never ran (a kubelet that refused it), or another container of it ended it.
     text = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
@@ -265,6 +268,10 @@ def _ended(status: Raw, disruption: Raw | None) -> Ended | None:
         text = f"container {other['name']} ended with {other['state']['terminated'].get('exitCode')}"
     at_s = None if other is None else unix_s(other["state"]["terminated"].get("finishedAt"))
     return Ended(at_s, None, why, text or f"the pod is {status.get('phase')}")
+
+
+def _is_over(status: Raw) -> bool:
+    return status.get("phase") in ("Failed", "Succeeded")
 
 
 def _failures(status: Raw) -> Iterator[Raw]:

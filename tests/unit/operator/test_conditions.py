@@ -86,8 +86,8 @@ def test_the_phase_follows_a_stage_through_its_life() -> None:
         "Provisioning",
         "Starting",
         "Ready",
-        "Restarting",
         "BackOff",
+        "Restarting",
         "Failed",
     ]
 

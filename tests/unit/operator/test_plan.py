@@ -70,13 +70,26 @@ def test_an_end_is_written_down_before_its_pods_are_deleted_and_another_life_fol
     assert _reasons(operator) == ["ReplicaFailed"]
 
 
-def test_the_first_failure_after_a_long_time_of_being_ready_waits_for_nothing_but_its_pods() -> None:
+def test_the_first_failure_after_a_long_time_of_being_ready_is_followed_by_a_new_life_in_one_turn() -> None:
     cluster, operator = _world()
     cluster.now_s += 601
     cluster.exit("pics-0-e0-0", 70)
-    _turn(operator)
-    _turn(operator)
+    made = _turn(operator)
+    assert made.status_first
+    done = [action for action in made.actions if isinstance(action, CreatePod | DeletePod)]
+    assert [type(action) for action in done] == [DeletePod, CreatePod]
     assert sorted(cluster.pods) == ["pics-0-e1-0"]
+    assert _reasons(operator) == ["ReplicaFailed"]
+
+
+def test_a_new_life_waits_until_nothing_of_the_last_one_runs() -> None:
+    cluster, operator = _world()
+    cluster.now_s += 601
+    cluster.exit("pics-0-e0-0", 70)
+    cluster.pods["pics-0-e0-0"]["status"]["phase"] = "Running"  # another of its containers does
+    operator.see_all()
+    made = operator.decide()
+    assert [type(one) for one in made.actions if isinstance(one, CreatePod | DeletePod)] == [DeletePod]
 
 
 @pytest.mark.parametrize("steps", range(6))
