@@ -16,12 +16,12 @@ import pytest
 
 from stage_api.config import StageConfig
 from stage_api.outcome import ExitCode
-from stage_runtime.core.errors import EngineDeadError, RendezvousTimeout
+from stage_runtime.core.errors import EngineDeadError, EngineHung, RendezvousTimeout
 from stage_runtime.executor.agent import Agent
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.identity import life_of
 from stage_runtime.ipc.keys import load_server
-from stage_runtime.ipc.messages import Attending, Dying, Ended, Hello, Meet, Reply, Stop
+from stage_runtime.ipc.messages import Attending, Dying, Ended, Frozen, Hello, Meet, Reply, Stop
 from support.far_pod import key_folder, pod_environ, two_pods
 from support.stage_process import PROMPT_S, environment, until
 
@@ -133,6 +133,26 @@ def test_the_engine_is_told_how_a_rank_ended_and_the_agent_ends_with_it(engine: 
     assert death.value.exit_code is ExitCode.RANK_DIED
     assert engine.wait_for(Ended) == Ended(rank=1, who=1, code=-signal.SIGKILL)
     until(lambda: engine.left, "the end of its connections is told without anybody receiving", PROMPT_S)
+
+
+def test_the_engine_is_told_when_a_rank_is_stopped_and_when_it_runs_again(
+    engine: Engine, start: Start
+) -> None:
+    _, _, hello = at_work(engine, start)
+    for number, is_frozen in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+        os.kill(hello.pid, number)
+        assert engine.wait_for(Frozen) == Frozen(rank=1, who=1, is_frozen=is_frozen)
+
+
+def test_an_engine_that_is_gone_while_a_rank_is_stopped_is_a_hang(engine: Engine, start: Start) -> None:
+    _, end, hello = at_work(engine, start)
+    os.kill(hello.pid, signal.SIGSTOP)
+    engine.wait_for(Frozen)
+    engine.channel.close()
+    with pytest.raises(EngineHung, match="rank 1 is stopped") as death:
+        end.result(PROMPT_S)
+    assert death.value.exit_code is ExitCode.HANG
+    assert is_gone(hello.pid)
 
 
 def test_an_agent_and_its_ranks_end_with_the_engine(engine: Engine, start: Start) -> None:

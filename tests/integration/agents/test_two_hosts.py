@@ -162,6 +162,19 @@ def test_guidance_over_two_hosts_until_the_cable_is_pulled(site: Site) -> None:
     assert second.report["message"] == "the engine, in the replica's first pod, is gone"
 
 
+def test_a_rank_of_the_other_host_that_is_stopped_hangs_in_both_pods(site: Site) -> None:
+    """By the agent's word: all that the first pod sees itself is a connection that ends."""
+    config = two_pods(cfg=2)
+    second = site.pod(config, 1)
+    first = site.pod(config, 0)
+    wait_ready(site, first)
+    rank_of(second).suspend()
+    assert first.wait(NOTICED_S + LEAVES_S) == 71
+    assert second.wait(LEAVES_S) == 71
+    assert (first.report["reason"], first.report["rank"]) == ("EngineHung", 1)
+    assert second.report["message"] == "rank 1 is stopped, and the engine is gone"
+
+
 def metric(site: Site, pod: StageProcess, name: str) -> float:
     text = site.first.call(lambda: httpx.get(f"{url_of(pod)}/metrics", timeout=PROMPT_S).text)
     return sum(

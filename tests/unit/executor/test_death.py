@@ -16,8 +16,9 @@ from stage_runtime.core.errors import (
     OutOfDeviceMemory,
     RendezvousTimeout,
 )
-from stage_runtime.executor.death import Deaths
-from stage_runtime.ipc.messages import Dying, Ended
+from stage_runtime.executor.death import Deaths, hang_of
+from stage_runtime.ipc.messages import Dying, Ended, Frozen
+from support.mp_stage import a_config
 
 
 def dying(rank: int, code: int, message: str = "why") -> Dying:
@@ -135,6 +136,42 @@ def test_a_rank_that_vanished_is_the_cause_before_those_that_ended_of_it() -> No
     assert type(cause) is EngineDeadError
     assert str(cause) == "rank 1, in another pod, is gone: its connection ended"
     assert cause.rank == 1
+
+
+def test_a_rank_that_is_lost_while_it_is_stopped_hangs() -> None:
+    deaths = Deaths()
+    deaths.said(Frozen(rank=1, who=2, is_frozen=True))
+    assert deaths.cause() is None, "it may run again"
+    deaths.lost(2)
+    cause = deaths.cause()
+    assert type(cause) is EngineHung
+    assert cause.rank == 2
+    assert "is stopped" in str(cause)
+
+
+def test_a_rank_that_runs_again_is_lost_like_any_other() -> None:
+    deaths = Deaths()
+    for is_frozen in (True, False):
+        deaths.said(Frozen(rank=1, who=2, is_frozen=is_frozen))
+    deaths.lost(2)
+    assert type(deaths.cause()) is EngineDeadError
+
+
+def test_of_a_rank_that_is_lost_more_may_be_heard() -> None:
+    deaths = Deaths()
+    deaths.lost(1)
+    assert deaths.may_be_another
+
+
+def test_a_hang_is_the_doing_of_a_rank_of_the_copy_that_is_stopped() -> None:
+    four = a_config(cfg=2, data=2).topology()
+    first, second = (
+        [rank for rank, place in enumerate(four.coordinates) if place.data == copy] for copy in (0, 1)
+    )
+    assert hang_of(four, 1, 11.0, {first[0], second[1]}).rank == second[1]
+    hang = hang_of(four, 1, 11.0, {first[0]})
+    assert hang.rank == second[0]
+    assert str(hang) == f"rank {second[0]} has said nothing for 11.0 s"
 
 
 @pytest.mark.parametrize("order", ["told first", "lost first"])

@@ -16,7 +16,7 @@ from typing import Final
 
 from stage_api.config import StageConfig
 from stage_api.outcome import ExitCode
-from stage_runtime.core.errors import EngineDeadError, InternalError
+from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.pods import MeetingPoint, meeting_point, spanning_life
@@ -24,11 +24,12 @@ from stage_runtime.executor.supervisor import Supervisor
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.keys import load_client
-from stage_runtime.ipc.messages import Attending, Ended
+from stage_runtime.ipc.messages import Attending, Ended, Frozen
 
 LANE: Final = "agent"
 ORDERLY_S: Final = 5.0  # for ranks to end by themselves once the first of them has, or the engine is gone
 TERMINATE_S: Final = 2.0  # for ranks to end that are told to
+LOOK_S: Final = 2.0  # between two looks whether a rank is frozen; less than it takes to miss its heartbeats
 NOTICE_S: Final = 0.3  # for the engine's end to be noticed, of which ranks have ended
 
 _ORDERLY: Final = frozenset({ExitCode.DRAINED, ExitCode.RANK_DIED})
@@ -121,9 +122,10 @@ class Agent:
         log.info("ranks started", extra={"ranks": list(self._ranks)})
 
     def _until_the_end(self, engine: RankChannel) -> None:
+        frozen: set[int] = set()
         while not (self._supervisor.ended() or engine.gone):
-            left_s = None if self._stop_by_s is None else self._stop_by_s - time.monotonic()
-            if left_s is not None and left_s <= 0.0:
+            left_s = LOOK_S if self._stop_by_s is None else min(LOOK_S, self._stop_by_s - time.monotonic())
+            if left_s <= 0.0:
                 log.warning("the engine did not stop the ranks in time")
                 self._supervisor.stop(lambda: None, patience_s=TERMINATE_S)
                 return
@@ -131,11 +133,14 @@ class Agent:
             if command is not None:
                 raise InternalError(f"a {type(command).__name__} came to an agent")
             self._bell.silence()
-        self._account_for(engine)
+            before, frozen = frozen, self._supervisor.frozen()
+            for rank in before ^ frozen:
+                engine.send(Frozen(rank=self._ranks[0], who=rank, is_frozen=rank in frozen))
+        self._account_for(engine, frozen)
 
-    def _account_for(self, engine: RankChannel) -> None:
+    def _account_for(self, engine: RankChannel, frozen: set[int]) -> None:
         """One rank has ended, or the engine has. Raises: what for, unless all end as they are told."""
-        if not any(self._supervisor.ended().values()):
+        if not any(self._supervisor.ended().values()) and not frozen:
             self._supervisor.wait(ORDERLY_S)
         codes = self._supervisor.ended()
         self._tell(engine, codes)
@@ -147,6 +152,9 @@ class Agent:
             # When the pods of a replica go down together, the first may be gone before its ranks have heard of it.
             if self._stop_by_s is not None:
                 return
+            if frozen:
+                rank = min(frozen)
+                raise EngineHung(f"rank {rank} is stopped, and the engine is gone", rank=rank)
             if self._is_gone(engine):
                 raise EngineDeadError("the engine, in the replica's first pod, is gone")
         raise self._deaths.cause() or InternalError("ranks ended for no cause")

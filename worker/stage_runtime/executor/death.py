@@ -6,10 +6,12 @@ outside is the cause before one that ended by itself, and a special exit code be
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from stage_api.errors import Fault, SpecError
 from stage_api.outcome import ExitCode
+from stage_api.topology import Topology
 from stage_runtime.core.errors import (
     DeviceLost,
     EngineDeadError,
@@ -19,7 +21,7 @@ from stage_runtime.core.errors import (
     RendezvousTimeout,
 )
 from stage_runtime.executor.supervisor import how_it_ended
-from stage_runtime.ipc.messages import Dying, Ended
+from stage_runtime.ipc.messages import Dying, Ended, Frozen
 
 _DEATHS: Final[dict[int, type[EngineDeadError]]] = {
     ExitCode.HANG: EngineHung,
@@ -41,11 +43,16 @@ class Deaths:
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
         self._words: dict[int, Dying] = {}
+        self.frozen: set[int] = set()
+        """Ranks that their agents saw stopped."""
         self.served = False
         """All ranks were ready: config and model were well then, whatever one ends with now."""
 
-    def said(self, dying: Dying | Ended) -> None:
-        """A rank's last words, or how an agent saw one end."""
+    def said(self, dying: Dying | Ended | Frozen) -> None:
+        """A rank's last words, or what an agent saw of one."""
+        if isinstance(dying, Frozen):
+            (self.frozen.add if dying.is_frozen else self.frozen.discard)(dying.who)
+            return
         if isinstance(dying, Ended):
             self.exited(dying.who, dying.code)
             return
@@ -64,8 +71,8 @@ class Deaths:
 
     @property
     def may_be_another(self) -> bool:
-        """True when ranks ended only by themselves, as they do when another one is gone."""
-        return bool(self._codes) and all(code in _CONSEQUENCES for code in self._codes.values())
+        """True when ranks ended only by themselves, as they do when another one is gone, or nobody knows how."""
+        return bool(self._codes) and all(code in (*_CONSEQUENCES, LOST) for code in self._codes.values())
 
     @property
     def wordless(self) -> bool:
@@ -93,6 +100,9 @@ class Deaths:
             return None
         rank = self._first()
         words = self._words.get(rank)
+        if words is None and self._codes[rank] == LOST and rank in self.frozen:
+            message = f"rank {rank}, in another pod, is stopped, and its connection ended of it"
+            return EngineHung(message, rank=rank)
         if words is None:
             return _wordless(rank, self._codes[rank])
         if words.exit_code == ExitCode.CONFIG:
@@ -103,6 +113,15 @@ class Deaths:
             raise ModelError(words.message)
         kind = _DEATHS.get(words.exit_code, EngineDeadError)
         return kind(f"rank {rank}: {words.message}", rank=_at_fault(words))
+
+
+def hang_of(topology: Topology, copy: int, silent_s: float, stopped: Collection[int]) -> EngineHung:
+    """The error of a copy of the model that hangs: the doing of a rank of it that is stopped, where one is."""
+    for rank in sorted(stopped):
+        if topology.coordinates[rank].data == copy:
+            return EngineHung(f"rank {rank} is stopped: nothing was said for {silent_s:.1f} s", rank=rank)
+    rank = topology.data_primaries[copy]
+    return EngineHung(f"rank {rank} has said nothing for {silent_s:.1f} s", rank=rank)
 
 
 def _at_fault(words: Dying) -> int | None:

@@ -11,17 +11,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from threading import Event, Lock, get_ident
+from threading import Event, Lock, RLock
 from typing import Final
 
 from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding, Resume, StopEarly, patience_s
-from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
+from stage_runtime.core.errors import EngineDeadError, InvalidRequest, RendezvousTimeout
 from stage_runtime.core.outcome import Computed, ExecutorOutcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined, unanswered
-from stage_runtime.executor.death import Deaths
+from stage_runtime.executor.death import Deaths, hang_of
 from stage_runtime.executor.dispatch import Dispatch
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.executor.launch import Launch, rank_environ
@@ -39,6 +39,7 @@ from stage_runtime.ipc.messages import (
     Command,
     Dying,
     Ended,
+    Frozen,
     OutputReady,
     Reply,
     Run,
@@ -91,9 +92,10 @@ class MpExecutor:
         self._woken = self._closed = False
         self._death: EngineDeadError | None = None
         self._dying, self._noticed = Lock(), Event()
+        self._talk = RLock()
+        """Held while the channel is used: it is the loop thread's, but for last words that come while that rests."""
         self._on_death: list[Callable[[EngineDeadError], None]] = []
         self._receiver = Receiver()
-        self._thread = get_ident()
         self._life = life = spanning_life(self._topology, epoch)
         self._channel = listening_channel(environ, life, self._on_gone) if life else open_channel()
         self._patience_s = patience_s
@@ -143,8 +145,9 @@ class MpExecutor:
         if not outcomes:
             self.health()
         if (hung := self._silence.hung(time.monotonic())) is not None:
-            rank = self._topology.data_primaries[hung[0]]
-            raise self._die(EngineHung(f"rank {rank} has said nothing for {hung[1]:.1f} s", rank=rank))
+            copy, silent_s = hung
+            stopped = self._supervisor.frozen() | self._deaths.frozen
+            raise self._die(hang_of(self._topology, copy, silent_s, stopped))
         return outcomes
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -265,7 +268,7 @@ class MpExecutor:
     def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
         if isinstance(reply, wire.BadReply):
             raise EngineDeadError(f"rank {reply.rank} can't be understood: {reply.why}", rank=reply.rank)
-        if isinstance(reply, Dying | Ended):
+        if isinstance(reply, Dying | Ended | Frozen):
             self._deaths.said(reply)
             return []
         return [] if isinstance(reply, Attending) else handshake.take(reply)
@@ -274,18 +277,19 @@ class MpExecutor:
 
     def _send(self, command: Command) -> None:
         try:
-            self._channel.send(range(self._topology.world_size), command)
+            with self._talk:
+                self._channel.send(range(self._topology.world_size), command)
         except wire.PeerGone as gone:
             self.health()  # its exit says more
             if self._topology.pod_of(gone.rank):
-                self._hear_on()
                 self._deaths.lost(gone.rank)
                 self.health()
             raise self._die(EngineDeadError(f"rank {gone.rank} can't be reached", rank=gone.rank)) from gone
 
     def _receive(self, timeout_s: float | None) -> bool:
         """Take in what the ranks say. False when nobody said anything."""
-        replies = self._channel.receive(timeout_s)
+        with self._talk:
+            replies = self._channel.receive(timeout_s)
         try:
             for reply in replies:
                 self._take(reply)
@@ -302,7 +306,7 @@ class MpExecutor:
             case Answered(call_id=call_id, rank=rank):
                 if call_id == self._last_call:
                     self._answers[rank] = reply
-            case Dying() | Ended():
+            case Dying() | Ended() | Frozen():
                 self._deaths.said(reply)
             case wire.BadReply(rank=rank, why=why):
                 raise self._die(EngineDeadError(f"rank {rank} can't be understood: {why}", rank=rank))
@@ -359,14 +363,19 @@ class MpExecutor:
         """Give the rank that others ended of time to end, and what was said last time to be heard."""
         until_s = time.monotonic() + CAUSE_S
         self._supervisor.wait(CAUSE_S)
-        while get_ident() == self._thread:
-            for reply in self._channel.receive(0.0):
-                if isinstance(reply, Dying | Ended):
-                    self._deaths.said(reply)
-            all_heard = self._topology.pods == 1 and not self._deaths.wordless
-            if all_heard or time.monotonic() >= until_s:
-                return
-            self._noticed.wait(LISTEN_S)
+        if not self._talk.acquire(blocking=False):
+            return  # the loop thread listens, and hears it all
+        try:
+            while not self._closed:
+                for reply in self._channel.receive(0.0):
+                    if isinstance(reply, Dying | Ended | Frozen):
+                        self._deaths.said(reply)
+                all_heard = self._topology.pods == 1 and not self._deaths.wordless
+                if all_heard or time.monotonic() >= until_s:
+                    return
+                self._noticed.wait(LISTEN_S)
+        finally:
+            self._talk.release()
 
     def _die(self, death: EngineDeadError) -> EngineDeadError:
         """Refuse everything from now on. Only the first cause counts; returns it."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Final
 
+from stage_runtime.ipc.owner import is_frozen
+
 KILLED_S: Final = 10.0  # for the kernel to take a killed process's memory back
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,10 @@ class Supervisor:
         """Return codes of the ranks that have ended."""
         codes = {rank: one.process.poll() for rank, one in self._ranks.items()}
         return {rank: code for rank, code in codes.items() if code is not None}
+
+    def frozen(self) -> set[int]:
+        """The ranks that are stopped by a signal or a debugger: they live, and do nothing."""
+        return {rank for rank in self._left() if is_frozen(self._ranks[rank].process.pid)}
 
     def stop(self, ask: Callable[[], None], *, patience_s: float) -> None:
         """End all: ask, wait for `patience_s`, terminate, wait half as long, kill. 0 kills at once. Idempotent.

@@ -200,4 +200,14 @@ class Ended(Struct, frozen=True, tag="ended", kw_only=True):
     code: int
 
 
-Reply = Hello | Serving | Starting | Ready | Ticked | OutputReady | Answered | Dying | Attending | Ended
+class Frozen(Struct, frozen=True, tag="frozen", kw_only=True):
+    """The process of rank `who` in the agent's pod is stopped (SIGSTOP, a debugger), or runs again."""
+
+    rank: int
+    who: int
+    is_frozen: bool
+
+
+Reply = (
+    Hello | Serving | Starting | Ready | Ticked | OutputReady | Answered | Dying | Attending | Ended | Frozen
+)

@@ -66,14 +66,22 @@ def owner_of(name: str) -> Owner | None:
 
 def started(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None when there is none, or only what is left of it."""
+    state, *fields = _stat(pid)
+    return None if state in (b"", b"Z", b"X") else int(fields[18])
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether the process is stopped, by SIGSTOP or by a debugger."""
+    return _stat(pid)[0] in (b"T", b"t")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, and what the kernel tells after it; an empty state when there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
-    state, *fields = stat[
-        stat.rindex(b")") + 2 :
-    ].split()  # the name before it may hold spaces and parentheses
-    return None if state in (b"Z", b"X") else int(fields[18])
+        return [b""]
+    return stat[stat.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
 
 
 def _namespace() -> int:
