@@ -7,16 +7,18 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
 from msgspec.structs import replace
 
+from stage_api.errors import SpecError
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.messages import ShmRef
-from stage_runtime.ipc.shm import FOLDER, HEADER_BYTES, SMALLEST, Receiver, Sender, ShmFull
+from stage_runtime.ipc.shm import FOLDER, HEADER_BYTES, SMALLEST, Receiver, Sender, ShmFull, check_folder
 from support.segments import held
 
 MAP_NORESERVE = 0x4000  # Linux's; this Python has no name for it
@@ -197,6 +199,17 @@ def test_a_full_shared_memory_is_an_error_of_that_request(hatch: Hatch, receiver
     assert sender.held_bytes == 0
     assert receiver.take(sender.place(some(SMALLEST))) == some(SMALLEST), "smaller ones still fit"
     sender.close()
+
+
+@pytest.mark.parametrize("what", ["missing", "a file"])
+def test_a_place_that_can_hold_no_segment_is_found_out_at_once(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "shm"
+    if what == "a file":
+        place.write_text("")
+    with pytest.raises(SpecError, match="a folder for shared memory") as refused:
+        check_folder(place)
+    assert refused.value.faults[0].path == str(place)
+    check_folder()
 
 
 # What can't be taken

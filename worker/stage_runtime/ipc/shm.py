@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from stage_api.errors import Fault, SpecError
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.ipc.hatch import Hatch
@@ -51,6 +52,15 @@ on their way to a receiver that doesn't take them."""
 _NUMBER: Final = struct.Struct("=Q")
 _USE, _FREED, _RETIRED = 0, 64, 128  # a cache line each
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+
+
+def check_folder(folder: Path = FOLDER) -> None:
+    """Raises: SpecError when no segment can be made there at all, however small: every large result would fail."""
+    try:
+        os.close(_nameless(folder))
+    except OSError as error:
+        expected = "a folder for shared memory, such as a tmpfs, that this user may write to"
+        raise SpecError([Fault(str(folder), expected, error.strerror or str(error))]) from error
 
 
 class ShmFull(OutOfMemory):
@@ -189,7 +199,7 @@ class Sender:
         self._made += 1
         name = f"{self._prefix}{self._made}"
         size = HEADER_BYTES + room
-        fd = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fd = _nameless(self._folder)
         try:
             os.posix_fallocate(fd, 0, size)
             segment = _Segment(name, fd, size)
@@ -280,6 +290,11 @@ class Receiver:
         """What a sender gave up is replaced by the next segment, so there is no need to look at other times."""
         for name in [name for name, one in self._segments.items() if one[_RETIRED]]:
             self._segments.pop(name).close()
+
+
+def _nameless(folder: Path) -> int:
+    """A new empty file there. Raises: OSError."""
+    return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def _room(segment: _Segment) -> int:

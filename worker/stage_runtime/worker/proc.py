@@ -171,7 +171,7 @@ def _session(
 ) -> Session:
     from stage_api.spec import Mode
     from stage_runtime.ipc.hatch import Hatch
-    from stage_runtime.ipc.shm import Sender
+    from stage_runtime.ipc.shm import Sender, check_folder
     from stage_runtime.pipelines.served import resolve_model
     from stage_runtime.runner.runner import RunnerOptions
     from stage_runtime.worker.entry import build_worker
@@ -179,7 +179,10 @@ def _session(
     from stage_runtime.worker.session import Deliveries, Session
 
     rank = arguments.rank
-    hatch = None if arguments.hatch is None else Hatch.adopt(arguments.hatch)
+    hatch = None
+    if arguments.hatch is not None:
+        hatch = Hatch.adopt(arguments.hatch)
+        check_folder()
     topology = config.topology()
     place = topology.coordinates[rank].data
     answers = rank == topology.data_primaries[place]
