@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint format faults soak bench generate verify pins images clean
+.PHONY: help setup demo test e2e lint format faults soak bench fleet generate verify pins images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ soak: $(READY)  ## Ten minutes of full load with aborts, drops and killed ranks;
 
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+fleet: $(READY)  ## Measure the operator with 1,000 stages on played nodes, on a cluster as e2e takes it (ARGS for less)
+	@$(BIN)/python benchmarks/fleet.py $(ARGS)
 
 generate: $(READY)  ## Write what is made from the code: the CRD, dashboards, pages and tables
 	$(BIN)/python -m stage_api.crdgen

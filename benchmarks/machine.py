@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -75,17 +75,22 @@ class Load:
 class LoadWatch:
     """Watches the machine from its making on."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: Sequence[psutil.Process] = ()) -> None:
+        """`ours` are processes that belong to what is measured, though this one didn't start them."""
+        self._ours = ours
         self._average = os.getloadavg()
         self._all, self._capacity = _busy_seconds()
-        self._own = _own_seconds()
+        self._own = self._own_s()
 
     def so_far(self) -> Load:
         """The load since it was made."""
         everybody, capacity = _busy_seconds()
         passed = (capacity - self._capacity) / (os.cpu_count() or 1)
-        others = (everybody - self._all) - (_own_seconds() - self._own)
+        others = (everybody - self._all) - (self._own_s() - self._own)
         return Load(self._average, max(0.0, others / passed) if passed > 0 else 0.0)
+
+    def _own_s(self) -> float:
+        return _own_seconds() + cpu_seconds(self._ours)
 
 
 def _busy_seconds() -> tuple[float, float]:
