@@ -17,8 +17,9 @@ from support.http_stage import IMAGES_URL, MODEL, HttpStage, PictureExecutor, wa
 from support.scripted import PATIENCE_S, ManualClock
 
 LONGEST_PROBE_S = 0.25
+IMAGES = 10
 SIDE = 1024
-"""Pixels; encoding four such pictures takes longer than a probe may."""
+"""Pixels; encoding so many such pictures takes longer than a probe may."""
 
 
 def test_an_idle_stage_is_alive_ready_and_started() -> None:
@@ -97,16 +98,18 @@ def test_probes_answer_at_once_while_big_images_are_encoded() -> None:
     large = dataclasses.replace(MODEL, record=dataclasses.replace(MODEL.record, limits=limits))
     picture = noise()
     with HttpStage(executor=lambda: Drawing(picture), model=large) as stage, stage.client() as client:
-        asked = stage.post({"prompt": "a", "n": 4, "size": f"{SIDE}x{SIDE}", "num_inference_steps": 1})
+        asked = stage.post({"prompt": "a", "n": IMAGES, "size": f"{SIDE}x{SIDE}", "num_inference_steps": 1})
         busy_s = [probe_s(client)]
         while not asked.done():
             busy_s.append(probe_s(client))
-        assert len(asked.result().json()["data"]) == 4
+        assert len(asked.result().json()["data"]) == IMAGES
     began_s = time.monotonic()
     to_file(picture, "png", 100)
     one_image_s = time.monotonic() - began_s
-    # On the event loop, each image would hold up a probe for as long as it takes, however busy this machine is.
-    assert max(busy_s) < max(LONGEST_PROBE_S, one_image_s / 2)
+    # On the event loop, the images would hold up probes for as long as all of them take together. A machine that is
+    # busy with other things may hold up one or another, too.
+    held_s = sum(took_s for took_s in busy_s if took_s > LONGEST_PROBE_S)
+    assert held_s < IMAGES * one_image_s / 2
 
 
 def probe_s(client: httpx.Client) -> float:

@@ -41,10 +41,7 @@ from support.builders import RequestBuilder, a_request
 from support.http_stage import wait_until
 from support.scripted import PATIENCE_S
 from support.stage_child import FACTORY, LOSE, STALL, Options, argument, child_engine, environment, told
-from support.stage_process import is_alive
-
-PROMPT_S = 5.0
-"""For what has to come at once, on a busy machine too."""
+from support.stage_process import PROMPT_S, is_alive
 
 
 @pytest.fixture

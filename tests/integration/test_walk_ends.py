@@ -24,7 +24,7 @@ def ask(stage: StageProcess, steps: int) -> httpx.Response:
     return httpx.post(f"{stage.wait_ready()}/v1/images/generations", json=body, timeout=PATIENCE_S)
 
 
-def gone(family: list[psutil.Process], patience_s: float = 5.0) -> None:
+def gone(family: list[psutil.Process], patience_s: float = PROMPT_S) -> None:
     until(lambda: not any(map(is_alive, family)), "everything has ended", patience_s)
 
 
@@ -77,7 +77,7 @@ def test_a_killed_parent_takes_its_pod_with_it(tmp_path: Path) -> None:
         family = stage.family()
         assert len(family) >= 2
         stage.signal(signal.SIGKILL)
-        gone(family, 5.0)
+        gone(family)
         assert list(stage.temporary.glob("omnistage-*")) == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.stage_process import EXAMPLE, PATIENCE_S, StageProcess, is_alive, until
+from support.stage_process import EXAMPLE, PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -185,7 +185,7 @@ def test_a_device_that_fails_ends_every_request_with_its_type_and_is_followed_by
         failed = answer.result(PATIENCE_S)
     assert (failed.status_code, failed.json()["error"]["code"]) == (503, "device_lost")
     stage.wait_text("shapes ended with 72: .*poisoned by a test")
-    until(lambda: not any(map(is_alive, family)), "everything has ended", 5.0)
+    until(lambda: not any(map(is_alive, family)), "everything has ended", PROMPT_S)
     stage.wait_text(r"shapes starts again in \d+ s")
     stage.press_ctrl_c()
-    assert stage.wait(5.0) == 0
+    assert stage.wait(PROMPT_S) == 0

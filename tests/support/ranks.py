@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 ROOTS: Final = [ROOT / name for name in ("crds", "worker", "models/shapes", "tests")]
 TIMEOUT_S: Final = 60.0  # of a rendezvous and of each collective
+PATIENCE_S: Final = 250.0
+"""For ranks to end by themselves; they import torch, and diffusers' pipelines, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,16 @@ class Ended:
     log: str
 
 
-def run_ranks(function: str, n: int = 2, *, patience_s: float = 100.0, **arguments: Any) -> list[Ended]:
+def run_ranks(function: str, n: int = 2, *, patience_s: float = PATIENCE_S, **arguments: Any) -> list[Ended]:
     """Run `support.<module>:<function>(context, **arguments)` in `n` ranks; `cfg` is `n`.
 
     A rank that does not end within `patience_s` fails the test, and all are killed.
     """
-    port = _free_port()
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        return _run(function, n, Path(folder) / "port", patience_s, arguments)
+
+
+def _run(function: str, n: int, meeting: Path, patience_s: float, arguments: dict[str, Any]) -> list[Ended]:
     paths = os.pathsep.join(map(str, ROOTS))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -48,7 +54,7 @@ def run_ranks(function: str, n: int = 2, *, patience_s: float = 100.0, **argumen
                 function,
                 str(n),
                 str(rank),
-                str(port),
+                str(meeting),
                 json.dumps(arguments),
             ],
             env=environment,
@@ -83,13 +89,22 @@ def results(function: str, n: int = 2, **arguments: Any) -> list[Any]:
     return [one.result for one in ended]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _told_port(meeting: Path) -> int:
+    """The port that rank 0 found free, once it is there. Nobody can take it in between."""
+    until_s = time.monotonic() + TIMEOUT_S
+    while not meeting.exists():
+        assert time.monotonic() < until_s, "rank 0 serves no store"
+        time.sleep(0.01)
+    return int(meeting.read_text())
 
 
-def _main(function: str, n: str, rank: str, port: str, arguments: str) -> None:
+def _tell_port(meeting: Path, port: int) -> None:
+    unfinished = meeting.with_suffix(".part")
+    unfinished.write_text(str(port))
+    unfinished.rename(meeting)
+
+
+def _main(function: str, n: str, rank: str, meeting: str, arguments: str) -> None:
     import torch
 
     from stage_api.parallelism import ParallelismSpec
@@ -100,8 +115,11 @@ def _main(function: str, n: str, rank: str, port: str, arguments: str) -> None:
     module, name = function.split(":")
     run: Callable[..., Any] = getattr(importlib.import_module(f"support.{module}"), name)
     topology = derive(ParallelismSpec(cfg=int(n)), int(n))
-    store = serve_store("127.0.0.1", int(port))[0] if rank == "0" else None
-    context = join(topology, int(rank), ("127.0.0.1", int(port)), 1, TIMEOUT_S)
+    store = None
+    if rank == "0":
+        store, port = serve_store("127.0.0.1", 0)
+        _tell_port(Path(meeting), port)
+    context = join(topology, int(rank), ("127.0.0.1", _told_port(Path(meeting))), 1, TIMEOUT_S)
     context.keep(store)
     result = run(context, **json.loads(arguments))
     context.close()

@@ -9,6 +9,8 @@ import pytest
 from support.cfg_world import FAMILIES
 from support.ranks import results, run_ranks
 
+pytestmark = pytest.mark.timeout(300)
+
 World = list[dict[str, Any]]
 
 

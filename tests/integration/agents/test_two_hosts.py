@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 EPOCH = 3
 PROMPT = "a red circle"
 NOTICED_S = (VANISHED_MS + HEARTBEAT_MS) / 1000
-LEAVES_S = 5.0
+LEAVES_S = 10.0
 """For answers to get out and processes to end, on a busy machine."""
 
 

@@ -19,6 +19,8 @@ from stage_runtime.engine.phase import Phase
 from support.mp_stage import PATIENCE_S, a_config, a_drawing, executor_of, serving
 from support.stage_process import until
 
+pytestmark = pytest.mark.timeout(300)
+
 MODES = ("step", "request")
 
 

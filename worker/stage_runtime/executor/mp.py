@@ -53,7 +53,7 @@ from stage_runtime.ipc.sockets import seconds_left
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
 LISTEN_S: Final = 0.002  # between two looks for last words
-CAUSE_S: Final = 0.05  # for the rank to end that others ended of
+CAUSE_S: Final = 0.1  # for the rank to end that others ended of
 
 log = logging.getLogger(__name__)
 
