@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -17,6 +18,10 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+PAUSE_S: Final = 0.05
+"""Between two turns of a stage, so that events that come in a row, such as those of new pods, cost one."""
+_MANY: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +60,11 @@ class Turn(Generic[Key]):
 class Line(Generic[Key]):
     """Keys that are due, keys that will be, and keys that are being worked on. All times are of one clock."""
 
-    def __init__(self, backoff: Backoff | None = None) -> None:
+    def __init__(self, backoff: Backoff | None = None, *, pause_s: float = 0.0) -> None:
+        """`pause_s`: a key is taken so long after it was taken last, if not later."""
         self._backoff: Final = Backoff() if backoff is None else backoff
+        self._pause_s: Final = pause_s
+        self._taken: dict[Key, float] = {}  # when last
         self._ready: dict[Key, float] = {}  # since when; in order
         self._busy: set[Key] = set()
         self._again: dict[Key, float] = {}  # changed while being worked on
@@ -66,12 +74,14 @@ class Line(Generic[Key]):
         self._failures: dict[Key, int] = {}
 
     def add(self, key: Key, now: float) -> None:
-        """The key is due now. Changes nothing if it is in the line already."""
+        """The key is due now, or after its pause. Changes nothing if it is in the line already."""
         self._timers.pop(key, None)
         if key in self._busy:
             self._again.setdefault(key, now)
-        else:
+        elif key in self._ready or (rested_at := self._rested_at(key)) <= now:
             self._ready.setdefault(key, now)
+        else:
+            self.add_at(key, rested_at)
 
     def add_at(self, key: Key, at: float) -> None:
         """The key is due at that time and not at the one set before. It still comes sooner if something changes."""
@@ -83,12 +93,17 @@ class Line(Generic[Key]):
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heapq.heappop(self._heap)
             if self._timers.get(key) == at:
-                self.add(key, at)
+                del self._timers[key]
+                (self._again if key in self._busy else self._ready).setdefault(key, at)
         if not self._ready:
             return None
         key = next(iter(self._ready))
         since = self._ready.pop(key)
         self._busy.add(key)
+        if self._pause_s:
+            self._taken[key] = now
+            if len(self._taken) > _MANY:
+                self._taken = {key: at for key, at in self._taken.items() if at + self._pause_s > now}
         return Turn(key, now - since)
 
     def done(self, key: Key, *, again_at: float | None = None) -> None:
@@ -134,10 +149,16 @@ class Line(Generic[Key]):
         since = min(itertools.chain(self._ready.values(), self._again.values()), default=now)
         return max(0.0, now - since)
 
+    def _rested_at(self, key: Key) -> float:
+        return self._taken[key] + self._pause_s if key in self._taken else -math.inf
+
     def _leave(self, key: Key, again_at: float | None) -> None:
         self._busy.discard(key)
         if (since := self._again.pop(key, None)) is not None:
-            self._ready[key] = since
+            if (rested_at := self._rested_at(key)) > since:
+                self.add_at(key, rested_at)
+            else:
+                self._ready[key] = since
         elif again_at is not None:
             self.add_at(key, again_at)
 
@@ -153,7 +174,7 @@ class Queue(Generic[Key]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`work` gets a key and how long it waited; its answer is when to come again, by `clock`, or None."""
-        self.line: Final[Line[Key]] = Line()
+        self.line: Final[Line[Key]] = Line(pause_s=PAUSE_S)
         self._work = work
         self._workers = workers
         self._clock = clock

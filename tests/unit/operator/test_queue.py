@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_operator.queue import Backoff, Line, Queue, Retry
+from stage_operator.queue import Backoff, Line, Queue, Retry, Turn
 
 SECONDS = 5
 
@@ -108,11 +108,14 @@ def test_who_is_forgotten_has_no_timer_and_no_failures() -> None:
     assert line.failing() == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "later", "take", "done", "fail"]))))
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "later", "take", "done", "fail"]))),
+    st.sampled_from([0.0, 0.5, 2.5]),
+)
 def test_nothing_that_was_added_is_lost_and_nothing_is_worked_on_twice_at_a_time(
-    steps: list[tuple[str, str]],
+    steps: list[tuple[str, str]], pause_s: float
 ) -> None:
-    line: Line[str] = Line()
+    line: Line[str] = Line(pause_s=pause_s)
     owed: set[str] = set()
     busy: set[str] = set()
     for now, (key, step) in enumerate(steps):
@@ -249,3 +252,29 @@ def test_a_stopped_queue_lets_what_runs_end_and_takes_nothing_new() -> None:
 
     asyncio.run(run())
     assert served == ["a"]
+
+
+def test_changes_in_a_row_cost_one_turn_and_the_first_one_does_not_wait() -> None:
+    line: Line[str] = Line(pause_s=1)
+    line.add("a", 0)
+    assert line.take(0) == Turn("a", 0)
+    line.add("a", 0.1)  # while it is worked on
+    line.done("a")
+    line.add("a", 0.2)
+    assert line.take(0.9) is None
+    assert line.next_at() == 1
+    assert line.take(1) == Turn("a", 0)  # since it might have been
+    line.done("a")
+    assert line.take(5) is None
+    line.add("a", 5)
+    assert line.take(5) == Turn("a", 0)
+
+
+def test_the_pause_of_one_holds_nobody_else_up() -> None:
+    line: Line[str] = Line(pause_s=1)
+    line.add("a", 0)
+    line.take(0)
+    line.done("a")
+    line.add("a", 0.1)
+    line.add("b", 0.2)
+    assert line.take(0.2) == Turn("b", 0)
