@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,10 @@ QPS: Final = 500.0
 BURST: Final = 1000
 SETTLE_S: Final = 2.0
 """Then nothing is left to be told of a fleet that is there."""
+CALM_S: Final = 300.0
+CALM_FOR_S: Final = 5.0
+CALM_WRITES: Final = 2.0
+"""In a second: what controllers write anyhow."""
 LOGS: Final = ground.ROOT / "build" / "fleet"
 _OF_STAGES: Final = frozenset(
     {
@@ -115,6 +119,7 @@ async def _warm(ours: OperatorSide, bare: BareSide) -> None:
 async def _operator_round(
     side: OperatorSide, operator: WatchedOperator, stages: Sequence[str], rate: float, measured: Measured
 ) -> None:
+    await _calm()
     _say(f"the operator: {len(stages)} stages, {rate:g} a second")
     cpu_s, before = operator.cpu_s(), operator.scrape()
     measured.operator.append(await side.converge(stages, rate))
@@ -125,6 +130,7 @@ async def _operator_round(
 
 
 async def _bare_round(side: BareSide, stages: Sequence[str], rate: float, measured: Measured) -> None:
+    await _calm()
     _say(f"a bare client: {len(stages)} stages, {rate:g} a second")
     measured.bare.append(await side.converge(stages, rate))
     _say(f"… {measured.bare[-1].took_s():.1f} s")
@@ -132,6 +138,7 @@ async def _bare_round(side: BareSide, stages: Sequence[str], rate: float, measur
 
 
 async def _rest(operator: WatchedOperator, for_s: float) -> Rest:
+    await _calm()
     _say(f"at rest for {for_s:g} s")
     began, cpu_s = time.monotonic(), operator.cpu_s()
     own, server = operator.scrape(), _server_writes()
@@ -145,14 +152,31 @@ async def _rest(operator: WatchedOperator, for_s: float) -> Rest:
     )
 
 
-def _server_writes() -> float:
-    """How much was written of the kinds that a stage consists of."""
+def _server_writes(*, of_stages: bool = True) -> float:
+    """How much was written of the kinds that a stage consists of, or of all but Leases, whoever wrote."""
+
+    def counts(labels: Mapping[str, str]) -> bool:
+        resource = labels["resource"]
+        known = resource in _OF_STAGES if of_stages else resource != "leases"
+        return known and labels["verb"] in _WRITES
+
     text = ground.kubectl("get", "--raw", "/metrics")
-    return total(
-        parse(text, "apiserver_request_"),
-        "total",
-        lambda labels: labels["resource"] in _OF_STAGES and labels["verb"] in _WRITES,
-    )
+    return total(parse(text, "apiserver_request_"), "total", counts)
+
+
+async def _calm() -> None:
+    """Wait until the cluster has done with what was before, so that no round pays for another."""
+    deadline = time.monotonic() + CALM_S
+    calm_since = time.monotonic()
+    written = _server_writes(of_stages=False)
+    while time.monotonic() < calm_since + CALM_FOR_S:
+        await asyncio.sleep(1)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the cluster is still at work after {CALM_S:g} s")
+        now = _server_writes(of_stages=False)
+        if now - written > CALM_WRITES:
+            calm_since = time.monotonic()
+        written = now
 
 
 def _say(text: str) -> None:

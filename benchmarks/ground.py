@@ -24,6 +24,8 @@ EXIT: Final = "kube.local/exit"
 """Annotation of a pod: it fails with that exit code."""
 TAINT: Final = "omnistage.io/played"
 NODES: Final = 20
+NODE_GRACE: Final = "50s"
+"""Kubernetes' own; a busy machine is late with the leases of nodes."""
 _PODS_A_NODE: Final = 1000
 _PLAYED: Final = {"kwok.x-k8s.io/node": "fake"}
 _LIMIT_S: Final = 300
@@ -120,6 +122,7 @@ def _kwok(assets: Path) -> list[str]:
         *("kwok", f"--kubeconfig={os.environ['KUBECONFIG']}", f"--config={assets / 'kwok.yaml'}"),
         *(
             "--v=WARN",
+            "--node-lease-duration-seconds=20",
             "--manage-all-nodes=false",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         ),
@@ -138,6 +141,7 @@ def _cluster(*order: str) -> None:
         [str(_assets() / "cluster"), *order],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # what it starts would hold a pipe open
+        env={"KUBE_NODE_GRACE": NODE_GRACE, **os.environ},
         timeout=_LIMIT_S,
         check=False,
     )
