@@ -13,11 +13,11 @@ from typing import Final
 from stage_api import names
 from stage_api.failure import FailurePolicySpec, History, Hold, NodeLostSpec, decide, lift
 from stage_api.replica_status import ReplicaPhase
-from stage_api.spec import DiffusionStageSpec, StartupSpec
+from stage_api.spec import DiffusionStageSpec
 from stage_operator.evidence import End, first_end, start_timeout
 from stage_operator.model import DeletePod
 from stage_operator.observe import PodView, Sight
-from stage_operator.resources.pod import STARTUP_SPARE_S
+from stage_operator.resources.pod import STARTUP_SPARE_S, pod_grace_s
 from stage_operator.timer import Timer
 
 FAILURE_GRACE_S: Final = 5
@@ -155,7 +155,7 @@ def deletions(replica: Replica, spec: DiffusionStageSpec, sight: Sight, timer: T
     policy = spec.failure_policy.node_lost
     doomed = list(replica.older)
     if replica.phase is ReplicaPhase.HELD:
-        doomed += _not_ended(replica, spec.startup, timer)
+        doomed += _not_ended(replica, spec, timer)
     elif replica.phase not in LIVE:
         doomed += replica.pods
     grace_s = None if replica.phase is ReplicaPhase.DRAINING else FAILURE_GRACE_S
@@ -228,7 +228,7 @@ def _standing(replica: Replica) -> Life:
     return replace(life, phase=ReplicaPhase.STARTING if bound else ReplicaPhase.SCHEDULING)
 
 
-def _not_ended(replica: Replica, startup: StartupSpec, timer: Timer) -> list[PodView]:
+def _not_ended(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> list[PodView]:
     """Pods of a held life that still run and must go, though their logs go with them: they hold devices."""
     alive = [pod for pod in replica.pods if pod.ended is None]
     ends = [pod.ended.at_s for pod in replica.pods if pod.ended is not None and pod.ended.at_s is not None]
@@ -237,7 +237,8 @@ def _not_ended(replica: Replica, startup: StartupSpec, timer: Timer) -> list[Pod
         until_s = max(ends) + HELD_GRACE_S
     elif starts:
         # They never came up. Their nodes end them by the startup probe, which leaves the pods.
-        until_s = max(starts) + startup.timeout_seconds + STARTUP_SPARE_S + HELD_GRACE_S
+        node_s = spec.startup.timeout_seconds + STARTUP_SPARE_S + pod_grace_s(spec)
+        until_s = max(starts) + node_s + HELD_GRACE_S
     else:
         return alive
     return alive if alive and timer.due(until_s) else []

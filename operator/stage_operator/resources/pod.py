@@ -14,6 +14,7 @@ from typing import Any, Final
 from stage_api import names
 from stage_api.kube_values import Quantity
 from stage_api.revision import revision_of
+from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import DiffusionStage
 from stage_api.topology import derive
 from stage_operator.model import Api, Manifest, PlanSettings
@@ -28,7 +29,8 @@ COMMAND: Final = ("python", "-m", "stage_runtime")
 GRACE_S: Final = 15
 """For the end itself, after what runs has had its time."""
 FROZEN_GRACE_S: Final = 5
-"""For a process that answered no probe: there is nothing to wait for."""
+"""For a process that answered no probe: there is nothing to wait for. The kubelet heeds it only where another container
+of the pod goes on; else it gives all of the pod's grace."""
 STARTUP_PERIOD_S: Final = 2
 STARTUP_SPARE_S: Final = 60
 """The operator ends a start that takes too long, and says so; the node does where no operator runs."""
@@ -71,6 +73,11 @@ def pods(
     return tuple(made)
 
 
+def pod_grace_s(spec: DiffusionStageSpec) -> int:
+    """How long a pod has to end."""
+    return spec.drain.admit_seconds + spec.drain.timeout_seconds + GRACE_S
+
+
 def _identity(stage: DiffusionStage, replica: int, epoch: int) -> dict[str, str]:
     return {
         names.LABEL_REPLICA: str(replica),
@@ -93,7 +100,7 @@ def _spec(stage: DiffusionStage, mounted: Sequence[volume.Mounted], settings: Pl
         "serviceAccountName": names.service_account(stage.metadata.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": spec.drain.admit_seconds + spec.drain.timeout_seconds + GRACE_S,
+        "terminationGracePeriodSeconds": pod_grace_s(spec),
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_stage_container(stage, mounted, settings)],
         "volumes": [one.volume for one in mounted],
@@ -173,6 +180,7 @@ def _probes(stage: DiffusionStage) -> Manifest:
             names.PATH_STARTUP,
             period_s=STARTUP_PERIOD_S,
             failures=ceil(start_s / STARTUP_PERIOD_S),
+            timeoutSeconds=STARTUP_PERIOD_S,  # a longer one would stretch the period where nobody answers
             **soon,
         ),
         # Late: an engine that hangs says so by its exit code long before.

@@ -128,6 +128,7 @@ def test_a_process_that_answers_no_probe_is_not_waited_for() -> None:
     stage = container(only(stage_of()))
     assert stage["livenessProbe"]["terminationGracePeriodSeconds"] < 10
     assert stage["startupProbe"]["terminationGracePeriodSeconds"] < 10
+    assert stage["startupProbe"]["timeoutSeconds"] <= stage["startupProbe"]["periodSeconds"]
     assert "terminationGracePeriodSeconds" not in stage["readinessProbe"]
 
 
