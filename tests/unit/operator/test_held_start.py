@@ -24,9 +24,7 @@ def _never_up() -> tuple[SimCluster, SimOperator]:
     return cluster, operator
 
 
-def test_the_pods_of_a_start_that_held_a_replica_are_left_for_their_node_to_end_so_that_their_logs_stay() -> (
-    None
-):
+def test_the_pods_of_a_held_start_are_left_for_their_node_to_end_and_keep_their_logs() -> None:
     cluster, operator = _never_up()
     cluster.now_s += STARTUP_SPARE_S - OWN_WORD_S
     assert sorted(cluster.pods) == ["pics-0-e0-0"]
