@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from shapes_model.checker import check_picture
-from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess, until
+from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -109,9 +109,9 @@ def test_a_rank_that_hangs_under_load_is_seen_by_its_measured_pace_and_the_stage
 
 # Last, since it is the end of the stage.
 def test_a_stage_that_had_several_lives_drains_and_leaves_nothing(stage: StageProcess) -> None:
-    family = [process.pid for process in stage.family()]
+    family = stage.family()
     assert len(family) == 4
     stage.signal(signal.SIGTERM)
     assert stage.wait(PROMPT_S) == 0
-    assert not any(psutil.pid_exists(pid) for pid in family)
+    until(lambda: not any(map(is_alive, family)), "everything has ended", PROMPT_S)
     assert list(stage.temporary.glob("omnistage-*")) == []
