@@ -17,7 +17,7 @@ from PIL import Image
 from shapes_model.checker import check_picture
 from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess, is_alive, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 PROMPT = "a large red circle in the center on a white background"
 LONG = 1000  # denoise steps: longer than any test waits
@@ -30,7 +30,7 @@ spec:
   model: {{source: {{embedded: shapes}}}}
   engine: {{dtype: float32, device: cpu, executor: mp, maxNumSeqs: 4}}
   parallelism: {{{axis}: 2}}
-  startup: {{timeoutSeconds: 90}}
+  startup: {{timeoutSeconds: 180}}
   failurePolicy: {{backoff: {{initialSeconds: 1}}}}
 """
 
@@ -65,7 +65,7 @@ def under_load(stage: StageProcess, threads: ThreadPoolExecutor) -> list[Future[
 
 
 def wait_for_another_life(stage: StageProcess, before: int) -> None:
-    until(lambda: stage.text.count("is ready at") > before, "it is ready again")
+    until(lambda: stage.text.count("is ready at") > before, "it is ready again", 2 * PATIENCE_S)
 
 
 def assert_it_draws_what_is_asked(stage: StageProcess) -> None:
