@@ -183,12 +183,12 @@ def _scheduled(view: View) -> Finding:
 
 
 def _model_ready(view: View) -> Finding:
-    if view.stage.spec.model.source.embedded is not None:
-        return Finding(st.MODEL_READY, True, "InImage", "the model comes with the image")
     for replica in view.replicas:
         history = replica.life.history
         if history.held is HoldReason.MODEL_INVALID and history.last is not None:
             return Finding(st.MODEL_READY, False, "ModelInvalid", history.last.message)
+    if view.stage.spec.model.source.embedded is not None:
+        return Finding(st.MODEL_READY, True, "InImage", "the model comes with the image")
     if view.serving:
         return Finding(st.MODEL_READY, True, "Loaded")
     if any(pod.fetching_since_s is not None for replica in view.replicas for pod in replica.pods):

@@ -154,6 +154,17 @@ def test_a_model_from_outside_is_ready_once_a_replica_has_loaded_it() -> None:
     assert cluster.condition("ModelReady")["status"] == "True"
 
 
+def test_a_model_that_is_not_what_the_spec_says_is_not_ready_though_it_lies_in_the_image() -> None:
+    cluster, operator = _world()
+    assert cluster.condition("ModelReady")["reason"] == "InImage"
+    cluster.exit("pics-0-e0-0", 65)
+    operator.settle()
+    assert (cluster.condition("ModelReady")["status"], cluster.condition("ModelReady")["reason"]) == (
+        "False",
+        "ModelInvalid",
+    )
+
+
 def test_a_fetch_that_takes_too_long_is_a_failure() -> None:
     source = {"model": {"source": {"huggingFace": {"repo": "some/model", "revision": "a" * 40}}}}
     cluster = SimCluster(stage(startup={"fetchTimeoutSeconds": 100}, **source))
