@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 # The API.
 GROUP: Final = "omnistage.io"  # API group of every kind of ours
@@ -104,6 +104,10 @@ MAX_NAME: Final = 40  # of a stage; what is derived from it then fits into 63 ch
 RANKS_SUFFIX: Final = "-ranks"  # of a stage's second Service; no stage may be named so
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"  # DNS-1035, since Services are named after it
 MAX_LABEL: Final = 63  # of a label value and of one part of a DNS name
+MAX_REPLICA_STATUSES: Final = 2000  # at most twice as many as may be wanted, which a surge makes
+MAX_EPOCH: Final = 1_000_000_000  # past it a status was written by somebody else, and is not believed
+MAX_ORDINAL: Final = 1023  # of a pod in its replica: as many pods as there may be ranks
+_POD_PLACE: Final = re.compile(r"([0-9]+)-e([0-9]+)-([0-9]+)")
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _HASH_CHARS: Final = 8
 
@@ -111,6 +115,26 @@ _HASH_CHARS: Final = 8
 def pod_name(stage: str, replica: int, epoch: int, ordinal: int) -> str:
     """Name and host name of one pod. A new epoch gives a new name, so lives never mix."""
     return f"{stage}-{replica}-e{epoch}-{ordinal}"
+
+
+class PodPlace(NamedTuple):
+    """Which pod of which life of which replica."""
+
+    replica: int
+    epoch: int
+    ordinal: int
+
+
+def pod_place(stage: str, name: str) -> PodPlace | None:
+    """What a pod's name says, which nobody can change, unlike its labels; None if it is no name of a stage's pod."""
+    found = _POD_PLACE.fullmatch(name.removeprefix(f"{stage}-"))
+    if found is None or len(name) > MAX_LABEL:
+        return None
+    place = PodPlace(*(int(digits) for digits in found.groups()))
+    sound = (
+        place.replica < MAX_REPLICA_STATUSES and place.epoch <= 2 * MAX_EPOCH and place.ordinal <= MAX_ORDINAL
+    )
+    return place if sound and pod_name(stage, *place) == name else None
 
 
 def ranks_service(stage: str) -> str:

@@ -12,12 +12,15 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
+from stage_api import names
 from stage_api.base import Contract
 from stage_api.failure import History
 
 MAX_NODES: Final = 8
 
 Count = Annotated[int, Field(ge=0)]
+Index = Annotated[int, Field(ge=0, le=names.MAX_REPLICA_STATUSES - 1)]
+Epoch = Annotated[int, Field(ge=0, le=2 * names.MAX_EPOCH)]
 Name = Annotated[str, Field(max_length=63)]
 NodeName = Annotated[str, Field(max_length=253)]
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
@@ -44,8 +47,8 @@ class ReplicaStatus(Contract):
     # Kept by programs that may be older than the one that wrote it.
     model_config = ConfigDict(extra="ignore")
 
-    index: Count = Field(description="Index of the replica.")
-    epoch: Count | None = Field(default=None, description="Its life now, or its last.")
+    index: Index = Field(description="Index of the replica.")
+    epoch: Epoch | None = Field(default=None, description="Its life now, or its last.")
     phase: Name | None = Field(default=None, description="Where it is in its life.")
     revision: Name | None = Field(default=None, description="Revision of the spec that its pods have.")
     ready: Name | None = Field(default=None, description="Ready of all its pods, such as 7/8.")
@@ -88,7 +91,7 @@ def _without_nodes(replicas: Replicas) -> Replicas:
 
 
 def _without_messages(replicas: Replicas) -> Replicas:
-    return tuple(_with_last(replica, message="") for replica in replicas)
+    return tuple(_with_last(replica, message="", node=None) for replica in replicas)
 
 
 def _with_last(replica: ReplicaStatus, **fields: object) -> ReplicaStatus:

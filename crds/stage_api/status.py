@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from stage_api import names
 from stage_api.base import Contract
-from stage_api.replica_status import Count, Name, Replicas, spare
+from stage_api.replica_status import Count, Epoch, Name, Replicas, spare
 from stage_api.topology import ORDER, Topology
 
 ACCEPTED: Final = "Accepted"
@@ -150,11 +150,11 @@ class DiffusionStageStatus(_Reported):
     observed_restart: Name | None = Field(
         default=None, description=f"The last {names.ANNOTATION_RESTART} that was acted upon."
     )
-    first_epoch: Count | None = Field(
+    first_epoch: Epoch | None = Field(
         default=None,
         description="Epoch of the first life of a replica that is added now: no name of a pod comes twice.",
     )
-    replica_statuses: Annotated[Replicas, Field(strict=False, max_length=1000)] = Field(
+    replica_statuses: Annotated[Replicas, Field(strict=False, max_length=names.MAX_REPLICA_STATUSES)] = Field(
         default=(), description="What is known and remembered of each replica."
     )
 

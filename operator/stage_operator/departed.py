@@ -28,15 +28,13 @@ class Departed:
         """A pod is gone. One that is no stage's is no matter."""
         labels = pod["metadata"].get("labels") or {}
         owners = pod["metadata"].get("ownerReferences") or ()
-        uid = next((owner.get("uid") for owner in owners if owner.get("controller")), None)
-        try:
-            replica, epoch, ordinal = (
-                int(labels[label]) for label in (names.LABEL_REPLICA, names.LABEL_EPOCH, names.LABEL_ORDINAL)
-            )
-        except (KeyError, ValueError):
+        owner = next((owner for owner in owners if owner.get("controller")), None)
+        if owner is None or owner.get("uid") is None:
             return
-        if uid is None:
+        if (place := names.pod_place(str(owner.get("name")), pod["metadata"]["name"])) is None:
             return
+        uid = owner["uid"]
+        replica, epoch, ordinal = place
         its = self._of.setdefault(uid, {})
         self._of.move_to_end(uid)
         known = its.get(replica)

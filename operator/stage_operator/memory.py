@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
+from stage_api import names
 from stage_api.base import Contract
 from stage_api.decode import decode
 from stage_api.errors import SpecError
 from stage_api.failure import History, lift
 from stage_api.replica_status import MAX_NODES, ReplicaPhase, ReplicaStatus
 from stage_api.status import DiffusionStageStatus
-from stage_operator.lives import Life, Replica, grouped
+from stage_operator.lives import LIVE, Life, Replica, grouped
 from stage_operator.model import Gone
 from stage_operator.observe import PodView, unix_s
 
@@ -39,7 +40,9 @@ def recall(raw: Mapping[str, Any], pods: Sequence[PodView], gone: Mapping[int, G
     """The memory in a stage's status, and in the pods that it does not speak of, there or gone."""
     status = read(raw)
     first_epoch = status.first_epoch or 0
-    lives = {one.index: _life(one) for one in status.replica_statuses if one.epoch is not None}
+    if first_epoch > names.MAX_EPOCH:
+        first_epoch = 0
+    lives = {one.index: _life(one, one.epoch) for one in status.replica_statuses if _is_believed(one.epoch)}
     for index, its in grouped(pods).items():
         last = its[-1]
         known = lives.get(index)
@@ -64,12 +67,17 @@ def read(raw: Mapping[str, Any]) -> DiffusionStageStatus:
         spoilt = {fault.path.split(".")[0].split("[")[0] for fault in error.faults}
     left = {name: value for name, value in status.items() if name not in spoilt}
     if "replicaStatuses" in spoilt and isinstance(status["replicaStatuses"], Sequence):
-        left["replicaStatuses"] = [one for one in status["replicaStatuses"] if _is_sound(ReplicaStatus, one)]
+        sound = [one for one in status["replicaStatuses"] if _is_sound(ReplicaStatus, one)]
+        left["replicaStatuses"] = sound[: names.MAX_REPLICA_STATUSES]
     return (
         decode(DiffusionStageStatus, left)
         if _is_sound(DiffusionStageStatus, left)
         else DiffusionStageStatus()
     )
+
+
+def _is_believed(epoch: int | None) -> TypeGuard[int]:
+    return epoch is not None and epoch <= names.MAX_EPOCH
 
 
 def _is_sound(model: type[Contract], value: object) -> bool:
@@ -105,7 +113,7 @@ def time_text(at_s: float | None) -> str | None:
     return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _life(one: ReplicaStatus) -> Life:
+def _life(one: ReplicaStatus, epoch: int) -> Life:
     try:
         phase = ReplicaPhase(one.phase or "")
     except ValueError:
@@ -113,14 +121,24 @@ def _life(one: ReplicaStatus) -> Life:
     _, _, pods = (one.ready or "").partition("/")
     return Life(
         index=one.index,
-        epoch=one.epoch or 0,
+        epoch=epoch,
         phase=phase,
         revision=one.revision or "",
-        pods=int(pods) if pods.isdigit() else 1,
-        history=one.history or _BLANK,
+        pods=min(int(pods), names.MAX_ORDINAL + 1) if pods.isdecimal() else 1,
+        history=_history(one.history, phase, epoch),
         begun_s=unix_s(one.started_at),
         ready_s=unix_s(one.ready_at),
     )
+
+
+def _history(history: History | None, phase: ReplicaPhase, epoch: int) -> History:
+    """What is remembered; a life that lives has not been judged, whatever somebody wrote."""
+    if history is None:
+        return _BLANK
+    last = epoch - 1 if phase in LIVE else epoch
+    if history.epoch is None or history.epoch <= last:
+        return history
+    return history.model_copy(update={"epoch": last if last >= 0 else None})
 
 
 def _found(index: int, epoch: int, revision: str, pods: int, known: Life | None) -> Life:

@@ -63,6 +63,10 @@ _OF_DISRUPTION: Final = {
 }
 
 
+_LAST_S: Final = 253_402_300_799.0
+"""The end of the year 9999, past which no time can be written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a pod ended by itself."""
@@ -158,7 +162,7 @@ def observe(objects: Objects) -> Sight:
     pods: list[PodView] = []
     strangers: set[str] = set()
     for raw in objects.pods:
-        view = _pod(raw) if is_owned(raw, uid) else None
+        view = _pod(raw, objects.key.name) if is_owned(raw, uid) else None
         if view is None:
             strangers.add(str(raw["metadata"]["name"]))
         else:
@@ -182,25 +186,22 @@ def unix_s(text: object) -> float | None:
         at = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return min(max(at_s, 0.0), _LAST_S)
 
 
-def _pod(raw: Raw) -> PodView | None:
+def _pod(raw: Raw, stage: str) -> PodView | None:
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    try:
-        replica, epoch, ordinal = (
-            int(labels[label]) for label in (names.LABEL_REPLICA, names.LABEL_EPOCH, names.LABEL_ORDINAL)
-        )
-    except (KeyError, ValueError):
+    if (place := names.pod_place(stage, metadata["name"])) is None:
         return None
     conditions = {str(one.get("type")): one for one in status.get("conditions") or ()}
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
-        replica=replica,
-        epoch=epoch,
-        ordinal=ordinal,
+        replica=place.replica,
+        epoch=place.epoch,
+        ordinal=place.ordinal,
         revision=labels.get(names.LABEL_REVISION, ""),
         created_s=unix_s(metadata.get("creationTimestamp")),
         node=spec.get("nodeName"),

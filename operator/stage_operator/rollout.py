@@ -203,9 +203,8 @@ class _Settling:
         dead = [index for index in dead if index in self.lives]
         for index in dead[: max(0, room - len(self.lives) + len(dead))]:
             life = self.lives[index]
-            due_s = life.history.restart_at_s
             fresh = life.revision != self.wish.revision or life.phase is ReplicaPhase.SUSPENDED
-            if fresh or due_s is None or self.timer.due(due_s):
+            if fresh or self._has_waited(life):
                 self.lives[index] = begun(life, self.wish.revision, self.wish.pods, self.timer.now_s)
         while len(self.lives) < room:
             self._begin_anew()
@@ -226,8 +225,15 @@ class _Settling:
             elif self.wish.spec.suspend:
                 if self._is_bare(index):
                     self._forget(index)
-            elif life.history.restart_at_s is not None and not self.timer.due(life.history.restart_at_s):
+            elif not self._has_waited(life):
                 self.lives[index] = replace(life, phase=ReplicaPhase.BACK_OFF)
+
+    def _has_waited(self, life: Life) -> bool:
+        """Whether the next life may begin. A time that no back-off reaches is from a clock that was wrong."""
+        due_s, backoff = life.history.restart_at_s, self.wish.spec.failure_policy.backoff
+        if due_s is None or due_s > self.timer.now_s + 2 * backoff.max_seconds:
+            return True
+        return self.timer.due(due_s)
 
     def _room(self) -> int:
         """How many replicas there may be at once, those that end included."""

@@ -220,7 +220,7 @@ def test_of_each_replica_the_latest_pods_that_went_are_remembered() -> None:
         went = pod(f"s-3-e{epoch}-{ordinal}", version)
         place = {names.LABEL_REPLICA: "3", names.LABEL_EPOCH: str(epoch), names.LABEL_ORDINAL: str(ordinal)}
         went["metadata"]["labels"] |= {**place, names.LABEL_REVISION: "r"}
-        went["metadata"]["ownerReferences"] = [{"uid": "stage-uid", "controller": True}]
+        went["metadata"]["ownerReferences"] = [{"uid": "stage-uid", "name": KEY.name, "controller": True}]
         cache.put(POD, went)
         cache.drop(POD, went)
     found = cache.objects(KEY, API)

@@ -202,11 +202,11 @@ def test_where_nodes_cannot_be_seen_a_missing_one_says_nothing() -> None:
 
 def test_pods_that_cannot_be_made_sense_of_are_strangers() -> None:
     odd = _pod(0)
-    odd["metadata"]["labels"][names.LABEL_EPOCH] = "three"
+    odd["metadata"]["name"] = "pics-0-ethree-0"
     other = _pod(1)
     other["metadata"]["ownerReferences"][0]["uid"] = "another"
     orphan = _pod(2)
     del orphan["metadata"]["ownerReferences"]
     sight = _sight(odd, other, orphan)
     assert sight.pods == ()
-    assert sight.strangers == {"pics-0-e3-0", "pics-0-e3-1", "pics-0-e3-2"}
+    assert sight.strangers == {"pics-0-ethree-0", "pics-0-e3-1", "pics-0-e3-2"}
