@@ -1,15 +1,18 @@
-{{/* Name of the objects: the release's, with the chart's unless it is in there. */}}
+{{/* Name of the objects: the release's, with the chart's unless it is in there. A Service's begins with a letter and
+has no dots, both unlike a release's. */}}
 {{- define "omnistage.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Release.Name | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $name -}}
+{{- $name = printf "%s-%s" .Chart.Name $name -}}
+{{- else if not (contains .Chart.Name $name) -}}
+{{- $name = printf "%s-%s" $name .Chart.Name -}}
 {{- end -}}
+{{- $name | trunc 40 | trimAll "-" -}}
 {{- end -}}
 
 {{- define "omnistage.selectorLabels" -}}
 app.kubernetes.io/name: omnistage-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Labels of every object. */}}
@@ -20,6 +23,11 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: omnistage
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{/* These labels with more of a user's, of which none may take the place of ours: objects are found by them. */}}
+{{- define "omnistage.labelsWith" -}}
+{{- merge (include "omnistage.labels" .root | fromYaml) (.more | default dict) | toYaml -}}
 {{- end -}}
 
 {{- define "omnistage.serviceAccount" -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -109,6 +110,44 @@ def test_both_images_come_from_the_registry_that_is_given() -> None:
     objects = render({"registry": "registry.example/team/", "image": {"tag": "9"}})
     assert container(objects)["image"] == "registry.example/team/omnistage-operator:9"
     assert "--worker-image=registry.example/team/omnistage-worker:9" in container(objects)["args"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "omnistage",
+        "a",
+        "a.b",
+        "1a",
+        "0x1e",
+        "123",
+        "x" * 53,
+        "9" * 53,
+        "x" * 38 + "--tail",
+        "omnistage-" * 5 + "a",
+    ],
+)
+@pytest.mark.parametrize("namespace", ["house", "123", "null"])
+def test_every_release_gives_names_that_the_cluster_takes(name: str, namespace: str) -> None:
+    for each in render(EVERYTHING, name=name, namespace=namespace):
+        metadata = each["metadata"]
+        if each["kind"] != "CustomResourceDefinition":
+            assert re.fullmatch(names.NAME_PATTERN, metadata["name"]), metadata["name"]
+            assert len(metadata["name"]) <= names.MAX_LABEL or each["kind"] in ("ClusterRole", "ConfigMap")
+        assert all(
+            isinstance(value, str) for value in (metadata.get("namespace", ""), *metadata["labels"].values())
+        )
+        assert metadata["labels"].get("app.kubernetes.io/instance", name) == name
+
+
+def test_nobodys_labels_take_the_place_of_those_by_which_objects_are_found() -> None:
+    ours = "app.kubernetes.io/name"
+    objects = render({"podLabels": {ours: "other", "team": "a"}})
+    deployment = one(objects, "Deployment")["spec"]
+    assert (
+        deployment["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+    )
+    assert deployment["template"]["metadata"]["labels"]["team"] == "a"
 
 
 def test_a_digest_wins_over_a_tag() -> None:

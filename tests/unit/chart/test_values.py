@@ -73,6 +73,10 @@ def test_every_object_of_the_schema_refuses_keys_that_it_does_not_list() -> None
         {"replicas": -1},
         {"image.pullPolicy": "Sometimes"},
         {"image.digest": "latest"},
+        {"image.tag": "1.0 beta"},
+        {"image.repository": ""},
+        {"registry": "https://registry.example"},
+        {"worker.defaultImage": " "},
         {"watch.namespaces": ["Team_A"]},
         {"watch.namespaces": ["a", "a"]},
         {"watch.namespace": ["a"]},
@@ -91,6 +95,26 @@ def test_every_object_of_the_schema_refuses_keys_that_it_does_not_list() -> None
 )
 def test_a_slip_is_refused(change: dict[str, Any]) -> None:
     assert refused(change)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "path",
+    ["registry", "image", "image.repository", "lease", "lease.renewSeconds", "workers", "metrics.port"],
+)
+def test_a_value_that_is_taken_away_is_missed_by_its_name(path: str) -> None:
+    value: Any = None
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    done = template(value)
+    assert done.returncode != 0
+    assert f"missing property '{path.rpartition('.')[2]}'" in done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("lease", [{"renewSeconds": 15}, {"retrySeconds": 10}, {"durationSeconds": 3}])
+def test_a_leader_that_would_stop_too_late_is_refused(lease: dict[str, Any]) -> None:
+    assert "lease: retrySeconds must be less than" in template({"lease": lease}).stderr
 
 
 @needs_helm
