@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ground.ground(LOGS):
             watch = machine.LoadWatch(ground.machinery())
-            measured = asyncio.run(_measure(asked))
+            measured = asyncio.run(_measure(asked, watch))
             load = watch.so_far()
     except RuntimeError as error:
         print(f"it was not measured: {error}", file=sys.stderr)
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _measure(asked: argparse.Namespace) -> Measured:
-    measured = Measured()
+async def _measure(asked: argparse.Namespace, watch: machine.LoadWatch) -> Measured:
+    measured = Measured(watch.own_s)
     for namespace in (NAMESPACE, BARE):
         ground.make_namespace(namespace)
     bucket = Bucket(QPS, BURST, time.monotonic())
@@ -97,6 +97,7 @@ async def _measure(asked: argparse.Namespace) -> Measured:
                     ours.wipe()
                     await _bare_round(bare, stages, asked.rate, measured)
             measured.rest = await _rest(operator, asked.rest)
+            _say(f"… {measured.rest}")
             _say(f"{asked.failures} failures")
             measured.failures = await failures(kube, NAMESPACE, stages[: asked.failures])
             measured.peak_mib = operator.peak_mib()
@@ -122,8 +123,9 @@ async def _operator_round(
     await _calm()
     _say(f"the operator: {len(stages)} stages, {rate:g} a second")
     cpu_s, before = operator.cpu_s(), operator.scrape()
-    measured.operator.append(await side.converge(stages, rate))
-    await asyncio.sleep(SETTLE_S)
+    with measured.everything_in(measured.operator_all_s):
+        measured.operator.append(await side.converge(stages, rate))
+        await asyncio.sleep(SETTLE_S)
     measured.cpu_s.append(operator.cpu_s() - cpu_s)
     measured.did.append(since(before, operator.scrape()))
     _say(f"… {measured.operator[-1].took_s():.1f} s, {operator.memory_mib():.0f} MiB")
@@ -132,7 +134,9 @@ async def _operator_round(
 async def _bare_round(side: BareSide, stages: Sequence[str], rate: float, measured: Measured) -> None:
     await _calm()
     _say(f"a bare client: {len(stages)} stages, {rate:g} a second")
-    measured.bare.append(await side.converge(stages, rate))
+    with measured.everything_in(measured.bare_all_s):
+        measured.bare.append(await side.converge(stages, rate))
+        await asyncio.sleep(SETTLE_S)
     _say(f"… {measured.bare[-1].took_s():.1f} s")
     side.wipe()
 

@@ -21,7 +21,7 @@ from stage_api import names
 from stage_operator.kube import PODS, Kube
 from stage_operator.model import Manifest
 
-EVERY_S: Final = 0.25
+EVERY_S: Final = 0.5
 _CODE: Final = "70"
 _LIMIT_S: Final = 60.0
 

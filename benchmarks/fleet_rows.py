@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
@@ -29,6 +30,8 @@ class Rest:
 class Measured:
     """All that was measured, round by round."""
 
+    all_s: Callable[[], float]
+    """CPU seconds so far of control plane, kwok, client and operator together."""
     operator: list[Fleet] = field(default_factory=list)
     bare: list[Fleet] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -38,6 +41,16 @@ class Measured:
     rest: Rest | None = None
     failures: list[Failure] = field(default_factory=list)
     peak_mib: float = 0.0
+    operator_all_s: list[float] = field(default_factory=list)
+    bare_all_s: list[float] = field(default_factory=list)
+    """CPU of everything in each round of a side."""
+
+    @contextmanager
+    def everything_in(self, rounds: list[float]) -> Iterator[None]:
+        """Note there what CPU everything takes meanwhile."""
+        before = self.all_s()
+        yield
+        rounds.append(self.all_s() - before)
 
 
 def rows(measured: Measured, stages: int, rate: float) -> list[Row]:
@@ -75,9 +88,17 @@ def _convergence(measured: Measured, what: str) -> list[Row]:
 
 def _cost(measured: Measured, stages: int) -> list[Row]:
     did = measured.did
+    together, bare = measured.operator_all_s, measured.bare_all_s
     reconcile = [1e3 * quantile_s(one, "reconcile_duration_seconds", 0.99) for one in did]
     found = [
         Row(what="operator: CPU a stage", value=1e3 * median(measured.cpu_s) / stages, unit="ms"),
+        Row(
+            what="… of all processes together",
+            value=1e3 * median(together) / stages,
+            unit="ms",
+            ratio=_ratio(together, bare),
+            details={"operator_s": together, "bare_s": bare},
+        ),
         Row(
             what="operator: requests a stage",
             value=median(requests(one) for one in did) / stages,

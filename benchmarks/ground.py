@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +92,8 @@ def wipe(path: str, selector: str) -> None:
     while json.loads(kubectl("get", "--raw", f"{chosen}&limit=1"))["items"]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{path} is not empty after {_LIMIT_S} s")
-        kubectl("delete", "--raw", f"{chosen}&gracePeriodSeconds=0&propagationPolicy=Background")
+        with suppress(RuntimeError):  # so many may take longer than a request may
+            kubectl("delete", "--raw", f"{chosen}&gracePeriodSeconds=0&propagationPolicy=Background")
         time.sleep(0.2)
 
 

@@ -80,16 +80,17 @@ class LoadWatch:
         self._ours = ours
         self._average = os.getloadavg()
         self._all, self._capacity = _busy_seconds()
-        self._own = self._own_s()
+        self._own = self.own_s()
 
     def so_far(self) -> Load:
         """The load since it was made."""
         everybody, capacity = _busy_seconds()
         passed = (capacity - self._capacity) / (os.cpu_count() or 1)
-        others = (everybody - self._all) - (self._own_s() - self._own)
+        others = (everybody - self._all) - (self.own_s() - self._own)
         return Load(self._average, max(0.0, others / passed) if passed > 0 else 0.0)
 
-    def _own_s(self) -> float:
+    def own_s(self) -> float:
+        """CPU seconds so far of all that is measured."""
         return _own_seconds() + cpu_seconds(self._ours)
 
 
