@@ -153,7 +153,8 @@ def _container(stage: DiffusionStage, name: str, command: str, settings: PlanSet
             "readOnlyRootFilesystem": True,
         },
         "terminationMessagePath": names.TERMINATION_LOG,
-        "terminationMessagePolicy": "File",
+        # Who ends before it can say why, such as an interpreter that can't be started, has said so in its log at most.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 

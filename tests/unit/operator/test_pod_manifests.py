@@ -132,10 +132,10 @@ def test_a_process_that_answers_no_probe_is_not_waited_for() -> None:
     assert "terminationGracePeriodSeconds" not in stage["readinessProbe"]
 
 
-def test_the_last_words_are_read_from_their_file() -> None:
+def test_the_last_words_are_read_from_their_file_or_else_from_the_log() -> None:
     stage = container(only(stage_of()))
     assert stage["terminationMessagePath"] == names.TERMINATION_LOG
-    assert stage["terminationMessagePolicy"] == "File"
+    assert stage["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_the_image_is_the_stages_or_else_the_operators() -> None:
