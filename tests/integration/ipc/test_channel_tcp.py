@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,21 @@ def test_ranks_near_and_far_hear_one_command(engine: EngineChannel, stack: ExitS
     assert engine.receive(LONG_S) == [Starting(0, "here")]
     engine.send([0, 1], Ask(1, Health()))
     assert near.receive(LONG_S) == far.receive(LONG_S) == Ask(1, Health())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_a_rank_finds_an_engine_that_listens_everywhere_by_name_and_by_either_kind_of_address(
+    here: Path, folder: Path, stack: ExitStack, host: str
+) -> None:
+    engine = EngineChannel(here, listen=("::", 0), keys=load_server(folder), on_gone=lambda rank: None)
+    stack.callback(engine.close)
+    assert engine.tcp_address is not None
+    port = engine.tcp_address.rpartition(":")[2]
+    far = RankChannel(f"tcp://{host}:{port}", 1, keys=load_client(folder))
+    stack.callback(far.close)
+    far.send(Starting(1, "far"))
+    assert engine.receive(LONG_S) == [Starting(1, "far")]
 
 
 def test_an_unknown_key_is_refused(engine: EngineChannel, folder: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from stage_runtime.executor.pods import (
     pod_ordinal,
     spanning_life,
 )
-from stage_runtime.ipc.reach import listening_host
+from stage_runtime.ipc.reach import dials_ipv6, listening_host
 from support.far_pod import key_folder, pod_environ, two_pods
 from support.mp_stage import a_config
 
@@ -82,3 +82,15 @@ def test_a_port_that_is_taken_is_a_fault_of_the_environment(tmp_path: Path) -> N
 )
 def test_pods_of_one_machine_are_heard_on_that_machine_only(master: str, hosts: set[str]) -> None:
     assert listening_host(master) in hosts
+
+
+@pytest.mark.parametrize(
+    ("address", "dials"),
+    [
+        ("tcp://10.1.2.3:29501", False),
+        ("tcp://[fd00::1]:29501", True),
+        ("tcp://flux-0-e1-0.flux-ranks.art.svc:29501", socket.has_dualstack_ipv6()),
+    ],
+)
+def test_a_name_may_be_known_by_ipv6_alone(address: str, dials: bool) -> None:
+    assert dials_ipv6(address) == dials

@@ -16,6 +16,7 @@ from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
 from stage_runtime.ipc.messages import Command, Refused, Reply
+from stage_runtime.ipc.reach import dials_ipv6
 from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, readable
 
 LAST_WORDS_MS: Final = 50
@@ -62,7 +63,7 @@ class RankChannel:
             self._socket.identity = Peer(rank, life, lane).identity
             if address.startswith("tcp:"):
                 keep_alive(self._socket)
-                self._socket.ipv6 = "[" in address
+                self._socket.ipv6 = dials_ipv6(address)
             else:
                 self._socket.reconnect_ivl = NEVER_MS
             if keys is not None:

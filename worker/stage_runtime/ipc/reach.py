@@ -1,9 +1,10 @@
-"""On which addresses the first pod of a replica listens for the others."""
+"""On which addresses the first pod of a replica listens for the others, and how they look for it."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from urllib.parse import urlsplit
 
 
 def listening_host(master: str) -> str:
@@ -14,3 +15,15 @@ def listening_host(master: str) -> str:
     except ValueError:
         pass  # a name: of which of this host's addresses is the resolver's business
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def dials_ipv6(address: str) -> bool:
+    """Whether the way to such an address of ZeroMQ's may be by IPv6: by its name, it may be known by IPv6 alone.
+
+    One of IPv4 is found all the same then, as one of IPv6 that stands for it.
+    """
+    host = urlsplit(address).hostname or ""
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return socket.has_dualstack_ipv6()
