@@ -153,7 +153,8 @@ def _accepted(view: View) -> Finding:
     """The contract is kept; whether its pods are sound, where a template is laid over them, the API server says."""
     for refusal in view.refusals:
         if _is_unsound(refusal):
-            text = f"the API server doesn't take the pods, see spec.podTemplate: {refusal.message}"
+            where = "spec.podTemplate, spec.resources and the namespace's LimitRanges"
+            text = f"the API server doesn't take the pods, see {where}: {refusal.message}"
             return Finding(st.ACCEPTED, False, POD_INVALID, text)
     return Finding(st.ACCEPTED, True, "Valid")
 
