@@ -34,6 +34,8 @@ _IMAGE_PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """A kubelet says one and the other in turn; they are one thing to say."""
 
 
+_SIDECAR_ADVICE: Final = "the pod can't be ready without it. What is to be restarted goes into initContainers, with restartPolicy Always"
+
 _UNSOUND: Final = frozenset({"BadRequest", "Invalid"})
 """What the API server calls a pod that can't be one."""
 
@@ -268,6 +270,9 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
     for name, waiting in ((pod.name, pod.waiting) for pod in pods if pod.waiting is not None):
         reason = "ImagePullBackOff" if waiting.reason in _IMAGE_PULL else waiting.reason
         yield reason, f"pod {name}: {waiting.message}"
+    for name, lame in ((pod.name, pod.lame) for pod in pods if pod.ready_since_s is None):
+        if lame is not None:
+            yield lame.reason, f"pod {name}: {lame.message}; {_SIDECAR_ADVICE}"
     if not view.wish.spec.suspend:
         yield from (("ReplicaFailing", told(one)) for one in view.replicas if _is_failing(one))
     for name, trouble in _unschedulable(view):

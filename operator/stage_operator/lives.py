@@ -198,7 +198,8 @@ def _overdue(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> End | 
     if len(starts) < life.pods or not timer.due(max(starts) + startup.timeout_seconds + OWN_WORD_S):
         return None
     slow = next(pod for pod in replica.pods if pod.ready_since_s is None)
-    said = start_timeout(life.epoch, startup.timeout_seconds, f"pod {slow.name} is not ready")
+    why = "" if slow.lame is None else f", since {slow.lame.message},"
+    said = start_timeout(life.epoch, startup.timeout_seconds, f"pod {slow.name} is not ready{why}")
     return End(timer.now_s, said.model_copy(update={"node": slow.node}))
 
 

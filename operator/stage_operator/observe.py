@@ -116,6 +116,8 @@ class PodView:
     """Nothing of it runs any more, nor ever will: its node has said so."""
     waiting: Trouble | None = None
     unschedulable: Trouble | None = None
+    lame: Trouble | None = None
+    """Another container of it has ended: Kubernetes never calls it ready again, though the replica lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def _pod(raw: Raw, stage: str) -> PodView | None:
         over=_is_over(status),
         waiting=_waiting(status),
         unschedulable=_unschedulable(conditions.get("PodScheduled")),
+        lame=_lame(status),
     )
 
 
@@ -303,6 +306,17 @@ def _waiting(status: Raw) -> Trouble | None:
             if waiting.get("reason") in STUCK_WAITING:
                 text = str(waiting.get("message") or "no more is known")
                 return Trouble(waiting["reason"], f"container {one.get('name')}: {text}")
+    return None
+
+
+def _lame(status: Raw) -> Trouble | None:
+    if _is_over(status):
+        return None
+    for one in status.get("containerStatuses") or ():
+        over = (one.get("state") or {}).get("terminated")
+        if over is not None and one.get("name") != names.CONTAINER:
+            text = f"container {one.get('name')} ended with {over.get('exitCode')}"
+            return Trouble("SidecarEnded", text, unix_s(over.get("finishedAt")))
     return None
 
 

@@ -310,8 +310,11 @@ def test_a_sidecars_end_is_not_the_replicas() -> None:
     status = cluster.pods["pics-0-e0-0"]["status"]
     over = {"terminated": {"exitCode": 1, "reason": "Error"}}
     status["containerStatuses"].insert(0, {"name": "proxy", "state": over})
+    cluster.unready("pics-0-e0-0")
     made = _turn(operator)
     assert not [action for action in made.actions if isinstance(action, DeletePod)]
+    assert cluster.condition("Degraded")["reason"] == "SidecarEnded"
+    assert "pod pics-0-e0-0: container proxy ended with 1; " in cluster.condition("Degraded")["message"]
     cluster.exit("pics-0-e0-0", 70)
     assert _turn(operator).status_first
 
