@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.ipc.channel import EngineChannel, RankChannel
 from stage_runtime.ipc.keys import ClientKeys, generate, load_client, load_server
 from stage_runtime.ipc.messages import Ask, Dying, Hello, Starting
+from stage_runtime.ipc.sockets import monitor_of
 
 LONG_S = 30.0
 
@@ -174,6 +176,30 @@ def test_a_rank_may_come_before_its_engine(
     stack.callback(rank.close)
     rank.send(Starting(1, "there"))
     assert engine.receive(LONG_S) == [Starting(1, "there")]
+
+
+def test_an_engine_can_close_while_its_ranks_do(pool: ThreadPoolExecutor, folder: Path) -> None:
+    for _ in range(50):
+        engine = EngineChannel(listen=("127.0.0.1", 0), keys=load_server(folder))
+        assert engine.tcp_address is not None
+        ranks = [RankChannel(engine.tcp_address, rank, keys=load_client(folder)) for rank in range(4)]
+        ends = [pool.submit(rank.close) for rank in ranks]
+        engine.close()
+        for end in ends:
+            end.result(LONG_S)
+
+
+def test_news_that_nobody_reads_keep_no_socket_from_closing(pool: ThreadPoolExecutor) -> None:
+    with zmq.Context() as context:
+        listening = context.socket(zmq.ROUTER)
+        port = listening.bind_to_random_port("tcp://127.0.0.1")
+        news = monitor_of(listening, zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED)
+        for _ in range(1_500):
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+        pool.submit(listening.disable_monitor).result(LONG_S)
+        listening.close(linger=0)
+        news.close(linger=0)
 
 
 @pytest.mark.parametrize("given", ["address", "keys"])

@@ -28,7 +28,7 @@ from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ServerKeys
 from stage_runtime.ipc.messages import Command, Refused, Reply
 from stage_runtime.ipc.rank_channel import RankChannel
-from stage_runtime.ipc.sockets import LINGER_MS, MORE, NOW, fd_of, milliseconds, readable
+from stage_runtime.ipc.sockets import LINGER_MS, MORE, NOW, fd_of, milliseconds, monitor_of, readable
 
 __all__ = ["MAX_DRAIN", "BadReply", "EngineChannel", "PeerGone", "RankChannel"]
 
@@ -174,15 +174,15 @@ class EngineChannel:
         self._closed = True
         self.seal()
         if self._doorman is not None:
-            self._doorman.close()
             self._socket.disable_monitor()
+            self._doorman.close()
         self._socket.close()
         self._context.term()
 
     def _listen(self, listen: tuple[str, int], keys: ServerKeys) -> str:
         """Options of a socket hold for the addresses that it is bound to later: the local one stays plain."""
         host, port = listen
-        monitor = self._socket.get_monitor_socket(zmq.Event.DISCONNECTED)
+        monitor = monitor_of(self._socket, zmq.Event.DISCONNECTED)
         self._doorman = Doorman(self._context, keys, monitor, self._left)
         keep_alive(self._socket)
         self._socket.ipv6 = ":" in host

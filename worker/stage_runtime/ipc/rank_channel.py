@@ -17,7 +17,7 @@ from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
 from stage_runtime.ipc.messages import Command, Refused, Reply
 from stage_runtime.ipc.reach import dials_ipv6
-from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, readable
+from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, monitor_of, readable
 
 LAST_WORDS_MS: Final = 50
 """The end of a connection is known a moment before the last message that came through it can be read."""
@@ -56,7 +56,7 @@ class RankChannel:
         self._watches = False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._monitor = self._socket.get_monitor_socket(WATCHED)
+        self._monitor = monitor_of(self._socket, WATCHED)
         try:
             self._socket.linger = LINGER_MS
             self._socket.rcvtimeo = LOOK_MS

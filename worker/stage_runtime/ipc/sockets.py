@@ -17,6 +17,20 @@ MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 IN: Final = int(zmq.POLLIN)
 
 
+def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Another socket, that tells of these events of `socket`. `socket.disable_monitor` goes before closing it.
+
+    ZeroMQ's own thread waits where nobody takes what it tells: for room, if a thousand events are left unread, and for
+    ever, if this end is closed before the other one; and so does then who closes `socket`. So it takes any number.
+    """
+    address = f"inproc://monitor-{fd_of(socket)}"
+    socket.monitor(address, events)
+    told = socket.context.socket(zmq.PAIR)
+    told.rcvhwm = 0
+    told.connect(address)
+    return told
+
+
 def readable(socket: zmq.Socket[bytes]) -> bool:
     """A message is there. To be asked before each wait: a socket's file descriptor tells of changes only."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & IN)
