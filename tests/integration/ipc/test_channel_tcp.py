@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -25,7 +25,7 @@ def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     """
     address = f"inproc://monitor-{fd_of(socket)}"
     socket.monitor(address, events)
-    told = socket.context.socket(zmq.PAIR)
+    told: zmq.Socket[bytes] = socket.context.socket(zmq.PAIR)
     told.rcvhwm = 0
     told.connect(address)
     return told
