@@ -17,7 +17,7 @@ from stage_operator.connection import configure
 from stage_operator.definition import check_definition
 from stage_operator.events import Events
 from stage_operator.health import HealthServer, Heart, Pulse
-from stage_operator.kube import Kube, KubeError
+from stage_operator.kube import STAGES, Kube, KubeError
 from stage_operator.lease import Always, Leadership
 from stage_operator.metrics import Metrics
 from stage_operator.model import Manifest, StageKey
@@ -143,15 +143,15 @@ class Operator:
         log.info("synced", extra={"objects": self._cache.sizes(), "api": str(api)})
 
     async def _reachable(self) -> None:
-        """Return once the API server answers."""
+        """Return once the API server answers and serves stages; somebody may have deleted their definition."""
         failures = 0
         while True:
             try:
-                await self._kube.fetch("/version", timeout_s=5)
+                await discovery.require(self._kube, STAGES, timeout_s=5)
             except KubeError as error:
                 wait_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
                 failures += 1
-                log.warning("no API server", extra={"error": error.message, "again_in_s": wait_s})
+                log.warning("nothing to watch", extra={"error": error.message, "again_in_s": wait_s})
                 await asyncio.sleep(wait_s)
             else:
                 return

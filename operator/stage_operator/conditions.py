@@ -34,7 +34,10 @@ _IMAGE_PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """A kubelet says one and the other in turn; they are one thing to say."""
 
 
-_SIDECAR_ADVICE: Final = "the pod can't be ready without it. What is to be restarted goes into initContainers, with restartPolicy Always"
+_SIDECAR_ADVICE: Final = (
+    "the pod can't be ready without it. "
+    "What is to be restarted goes into initContainers, with restartPolicy Always"
+)
 
 _UNSOUND: Final = frozenset({"BadRequest", "Invalid"})
 """What the API server calls a pod that can't be one."""

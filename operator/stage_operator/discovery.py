@@ -45,6 +45,13 @@ async def discover(kube: Kube, *, nodes: bool) -> Api:
     )
 
 
+async def require(kube: Kube, resource: Resource, *, timeout_s: float) -> None:
+    """Make sure that a kind is served. KubeError if it isn't, or nobody says so."""
+    found = await kube.fetch(f"/apis/{resource.api_version}", timeout_s=timeout_s)
+    if all(kind["name"] != resource.plural for kind in found.get("resources", ())):
+        raise Trouble(f"{resource.plural} are not served")
+
+
 async def nodes_allowed(kube: Kube) -> bool:
     """Whether this program may list the nodes."""
     try:

@@ -33,6 +33,7 @@ WATCH_S: Final = 90
 INACTIVE_S: Final = 70.0
 STOP_S: Final = 5.0
 """How long is waited for kopf to end."""
+_ASK_AGAIN_S: Final = 0.5
 _BATCH: Final = 500  # events handled before others get their turn
 _KINDS: Final = {names.PLURAL: STAGE, "pods": POD, "nodes": NODE}
 
@@ -87,23 +88,27 @@ class Watches:
         self._inbox: deque[tuple[str, str | None, Manifest]] = deque()
         self._poked = False
         self._moved_at = time.monotonic()
+        self._waits = False
         self._stop: Callable[[], None] | None = None
         self._listed: set[str] = set()
         self._failing: set[str] = set()
 
     def quiet_s(self) -> float:
-        """How long no watch has asked or heard anything."""
-        return time.monotonic() - self._moved_at
+        """How long no watch has asked or heard anything, though there was somebody to ask."""
+        return 0.0 if self._waits else time.monotonic() - self._moved_at
 
     async def run(self, reachable: Callable[[], Any]) -> None:
         """Watch until cancelled. GivingUp if it can't be done.
 
-        `reachable` returns once the API server answers: what ends while it doesn't says nothing.
+        `reachable` returns once the API server answers and knows of stages: what ends while it doesn't says nothing,
+        and kopf would never watch what it doesn't find at its start.
         """
         restarts = Restarts()
         while True:
+            self._waits = True
             await reachable()
             self._moved_at = time.monotonic()
+            self._waits = False
             error = await self._once()
             for kind in self._listed:
                 self._on_list(kind)  # nothing is heard until they are begun again
@@ -144,9 +149,13 @@ class Watches:
         loop = asyncio.get_running_loop()
         self._stop = lambda: _quietly(loop, stop.set)
         where = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
-        await kopf.operator(
+        tasks = await kopf.spawn_tasks(
             registry=self._registry(), settings=_settings(), standalone=True, stop_flag=stop, **where
         )
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel_all()
+        for task in ended:
+            task.result()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -301,6 +310,16 @@ def _session(configuration: Configuration, observe: Any) -> aiohttp.ClientSessio
         middlewares=(observe, authorise),
         proxy=configuration.proxy,
     )
+
+
+async def _cancel_all() -> None:
+    """End every other task of this loop. kopf would ask once, which a watch may overhear, and wait for ever."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    until = time.monotonic() + STOP_S
+    while left and time.monotonic() < until:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_ASK_AGAIN_S)
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:

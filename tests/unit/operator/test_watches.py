@@ -1,0 +1,142 @@
+"""The watches outlive what ends them: here the definition of stages is deleted and applied again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+
+from stage_api import names
+from stage_operator import discovery
+from stage_operator.cache import STAGE
+from stage_operator.kube import STAGES, Kube, KubeError
+from stage_operator.metrics import Metrics
+from stage_operator.rate import Bucket
+from stage_operator.watches import Watches
+
+PATIENCE_S = 60.0
+
+
+class Server:
+    """An API server of which only the lists and watches of stages and pods are asked."""
+
+    def __init__(self) -> None:
+        self.defined = asyncio.Event()
+        self.defined.set()
+        self.deleted = asyncio.Event()
+        self.begun: Counter[str] = Counter()
+        """Watches that were begun, by plural."""
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/api", self._say({"versions": ["v1"]}))
+        app.router.add_get("/apis", self._groups)
+        app.router.add_get(
+            "/api/v1",
+            self._say({"resources": [_resource("pods", "Pod"), _resource("namespaces", "Namespace")]}),
+        )
+        app.router.add_get(f"/apis/{names.API_VERSION}", self._stages_of_discovery)
+        app.router.add_get("/api/v1/pods", self._pods)
+        app.router.add_get(f"/apis/{names.API_VERSION}/{names.PLURAL}", self._stages)
+        return app
+
+    @staticmethod
+    def _say(answer: dict[str, Any]) -> Any:
+        async def handler(_: web.Request) -> web.Response:
+            return web.json_response(answer)
+
+        return handler
+
+    async def _groups(self, _: web.Request) -> web.Response:
+        version = {"groupVersion": names.API_VERSION, "version": names.VERSION}
+        group = {"name": names.GROUP, "versions": [version], "preferredVersion": version}
+        return web.json_response({"groups": [group] if self.defined.is_set() else []})
+
+    async def _stages_of_discovery(self, _: web.Request) -> web.Response:
+        if not self.defined.is_set():
+            return _missing()
+        return web.json_response({"resources": [_resource(names.PLURAL, names.KIND)]})
+
+    async def _pods(self, request: web.Request) -> web.StreamResponse:
+        return await self._listed_or_watched(request, "pods", asyncio.Event())
+
+    async def _stages(self, request: web.Request) -> web.StreamResponse:
+        if not self.defined.is_set():
+            return _missing()
+        return await self._listed_or_watched(request, names.PLURAL, self.deleted)
+
+    async def _listed_or_watched(
+        self, request: web.Request, plural: str, until: asyncio.Event
+    ) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"items": [], "metadata": {"resourceVersion": "1"}})
+        self.begun[plural] += 1
+        await until.wait()  # a server doesn't answer at all before it has something to tell
+        return web.Response()
+
+
+def _resource(plural: str, kind: str) -> dict[str, Any]:
+    return {
+        "name": plural,
+        "singularName": "",
+        "kind": kind,
+        "namespaced": True,
+        "verbs": ["get", "list", "watch", "patch"],
+    }
+
+
+def _missing() -> web.Response:
+    return web.json_response({"kind": "Status", "code": 404, "message": "404 page not found"}, status=404)
+
+
+def test_stages_are_watched_again_once_their_definition_is_back() -> None:
+    listed: list[str] = []
+
+    async def main() -> None:
+        api = Server()
+        async with TestServer(api.app()) as server:
+            configuration = Configuration()
+            configuration.host = str(server.make_url("")).rstrip("/")
+            kube = Kube(configuration, Metrics("test"), Bucket(100, 100, 0))
+
+            async def reachable() -> None:
+                while True:
+                    try:
+                        return await discovery.require(kube, STAGES, timeout_s=5)
+                    except KubeError:
+                        await asyncio.sleep(0.05)
+
+            watches = Watches(
+                configuration,
+                Metrics("test"),
+                namespaces=(),
+                nodes=False,
+                on_event=lambda *_: None,
+                on_list=listed.append,
+            )
+            running = asyncio.create_task(watches.run(reachable))
+            async with asyncio.timeout(PATIENCE_S):
+                await _until(lambda: api.begun.keys() == {"pods", names.PLURAL})
+                before = listed.count(STAGE)
+                api.defined.clear()
+                api.deleted.set()
+                await _until(lambda: listed.count(STAGE) > before)  # it is known that they are heard no more
+                assert watches.quiet_s() < PATIENCE_S
+                api.deleted.clear()
+                again = api.begun.copy()
+                api.defined.set()
+                await _until(lambda: all(api.begun[plural] > again[plural] for plural in again))
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await kube.close()
+
+    asyncio.run(main())
+
+
+async def _until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110 - a server that is asked tells nobody
+        await asyncio.sleep(0.02)
