@@ -1,0 +1,76 @@
+"""What operators of other projects were found to get wrong: endless lives, pods that pile up, names in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stage_api.failure import FailurePolicySpec
+from stage_api.manifest import parse_stage
+from stage_operator.model import Api, CreatePod
+from stage_operator.resources.children import children
+from stage_operator.resources.pod import pods
+from support.sim_cluster import SETTINGS, SimCluster, SimOperator, stage
+
+_QUARTER_S = 15 * 60
+_STEP_S = 5
+_MOST_LIVES = FailurePolicySpec().max_restarts + 1
+
+
+def _watch(cluster: SimCluster, fail: Callable[[str], None]) -> tuple[int, int, set[str]]:
+    """A quarter of an hour in which each pod fails: pods made, the most at once, and what Ready was."""
+    operator = SimOperator(cluster)
+    most, ready = 0, set()
+    for _ in range(_QUARTER_S // _STEP_S):
+        operator.see_all()
+        operator.turn()
+        most = max(most, len(cluster.pods))
+        ready.add(cluster.condition("Ready")["status"])
+        cluster.reap()
+        cluster.schedule()
+        for name in list(cluster.pods):
+            fail(name)
+        cluster.now_s += _STEP_S
+    return sum(isinstance(action, CreatePod) for action in cluster.log), most, ready
+
+
+def test_what_fails_for_good_gets_as_many_lives_as_are_allowed_and_tells_why_meanwhile() -> None:
+    cluster = SimCluster(stage())
+
+    def fail(name: str) -> None:
+        if cluster.pods[name]["status"]["phase"] == "Pending":
+            cluster.start()
+            cluster.exit(name, 1, "no such file: /nope")
+
+    made, most, ready = _watch(cluster, fail)
+    assert 3 <= made <= _MOST_LIVES
+    assert most <= 2
+    assert ready == {"False"}
+    assert "exit code 1" in cluster.condition("Degraded")["message"]
+    assert "no such file: /nope" in cluster.condition("Degraded")["message"]
+    assert cluster.condition("Degraded")["status"] == "True"
+
+
+def test_pods_that_a_node_refuses_do_not_pile_up() -> None:
+    cluster = SimCluster(stage(parallelism={"data": 2}, topology={"ranksPerPod": 1}))
+
+    def refuse(name: str) -> None:
+        status = cluster.pods[name]["status"]
+        status |= {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no such device"}
+
+    made, most, ready = _watch(cluster, refuse)
+    assert made <= 2 * _MOST_LIVES
+    assert most <= 4
+    assert ready == {"False"}
+    assert "UnexpectedAdmissionError: no such device" in cluster.condition("Degraded")["message"]
+
+
+def test_nothing_of_a_stage_can_keep_a_namespace_from_going() -> None:
+    raw = stage(parallelism={"data": 2}, topology={"ranksPerPod": 1})
+    sound = parse_stage(raw, executable=True)
+    api = Api(server_minor=37, pod_monitor="monitoring.coreos.com/v1")
+    made: list[dict[str, Any]] = [*children(sound, api, [0]), *pods(sound, 0, 0, settings=SETTINGS, api=api)]
+    assert made
+    for each in made:
+        assert "finalizers" not in each["metadata"]
+        assert all(not owner["blockOwnerDeletion"] for owner in each["metadata"]["ownerReferences"])
