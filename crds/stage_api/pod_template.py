@@ -134,12 +134,13 @@ def _named(value: Any, path: str) -> Iterator[Fault]:
     if not isinstance(value, list):
         yield Fault(path, "a list", show(value))
         return
-    seen = set()
+    seen: set[str] = set()
     for i, entry in enumerate(value):
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if not isinstance(name, str) or not name:
             yield Fault(f"{path}[{i}]", "a mapping with a name", show(entry))
-        elif name in seen:
+            continue
+        if name in seen:
             yield Fault(f"{path}[{i}].name", "each name once", show(name))
         seen.add(name)
 

@@ -8,7 +8,7 @@ more of them take up room than `replicas` and `maxSurge` together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -327,6 +327,7 @@ def _stays_on_draining_nodes(spec: DiffusionStageSpec) -> bool:
     pod = spec.pod_template.get("spec")
     if not isinstance(pod, Mapping):
         return False
-    tolerations = pod.get("tolerations") or ()
-    keys = {one.get("key") for one in tolerations if isinstance(one, Mapping)}
-    return bool(pod.get("nodeName")) or bool(keys & (DRAIN_TAINTS | {None, ""}))
+    said = pod.get("tolerations")  # the API server may yet find it unsound
+    tolerations = said if isinstance(said, Sequence) else ()
+    keys = [one.get("key") for one in tolerations if isinstance(one, Mapping)]
+    return bool(pod.get("nodeName")) or any(key in (*DRAIN_TAINTS, None, "") for key in keys)

@@ -54,9 +54,11 @@ def _merged(key: str, ours: Any, theirs: Any) -> Any:
 def _by(field: str, ours: Sequence[Any], theirs: Sequence[Any]) -> list[Any]:
     """Ours in their order, then what is new; equals by `field` are merged."""
     made = list(ours)
-    places = {entry.get(field): i for i, entry in enumerate(ours) if isinstance(entry, Mapping)}
+    places = {entry[field]: i for i, entry in enumerate(ours)}
     for entry in theirs:
-        place = places.get(entry.get(field)) if isinstance(entry, Mapping) else None
+        its = entry.get(field) if isinstance(entry, Mapping) else None
+        # Anything may stand there: what is no sound value, the API server says.
+        place = places.get(its) if isinstance(its, str | int) else None
         if place is None:
             made.append(entry)
         else:

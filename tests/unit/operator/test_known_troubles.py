@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from stage_api.failure import FailurePolicySpec
 from stage_api.manifest import parse_stage
 from stage_operator.model import Api, CreatePod
@@ -15,6 +18,30 @@ from support.sim_cluster import SETTINGS, SimCluster, SimOperator, stage
 _QUARTER_S = 15 * 60
 _STEP_S = 5
 _MOST_LIVES = FailurePolicySpec().max_restarts + 1
+_FIELDS = (
+    *(
+        "affinity",
+        "containerPort",
+        "containers",
+        "devicePath",
+        "env",
+        "hostAliases",
+        "hostPath",
+        "initContainers",
+        "ip",
+    ),
+    *(
+        "key",
+        "mountPath",
+        "name",
+        "nodeName",
+        "ports",
+        "tolerations",
+        "volumeDevices",
+        "volumeMounts",
+        "volumes",
+    ),
+)
 
 
 def _watch(cluster: SimCluster, fail: Callable[[str], None]) -> tuple[int, int, set[str]]:
@@ -74,3 +101,26 @@ def test_nothing_of_a_stage_can_keep_a_namespace_from_going() -> None:
     for each in made:
         assert "finalizers" not in each["metadata"]
         assert all(not owner["blockOwnerDeletion"] for owner in each["metadata"]["ownerReferences"])
+
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["", "stage", "x"]),
+    lambda below: st.lists(below, max_size=2) | st.dictionaries(st.sampled_from(_FIELDS), below, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(
+    container=st.dictionaries(st.sampled_from(_FIELDS), _ANYTHING, max_size=3),
+    more=st.dictionaries(st.sampled_from(_FIELDS), _ANYTHING, max_size=3),
+    name=st.just("stage") | _ANYTHING,
+    ranks=st.sampled_from([{}, {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}]),
+)
+def test_whatever_a_pod_template_holds_is_refused_with_its_place_or_left_to_the_api_server(
+    container: dict[str, Any], more: dict[str, Any], name: Any, ranks: dict[str, Any]
+) -> None:
+    template = {"spec": {"containers": [{**container, "name": name}], **more}}
+    cluster = SimCluster(stage(podTemplate=template, **ranks))
+    SimOperator(cluster).turn()
+    accepted = cluster.condition("Accepted")
+    assert cluster.pods if accepted["status"] == "True" else "spec.podTemplate.spec." in accepted["message"]
