@@ -30,9 +30,18 @@ def decode(model: type[M], value: object) -> M:
     try:
         return model.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        found = [fault for detail in error.errors() for fault in _faults_of(detail, model)]
+        found = [fault for detail in _details(error) for fault in _faults_of(detail, model)]
     laws = _unreached_laws(model, value)
     raise SpecError(dict.fromkeys((*found, *laws))) from None
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    try:
+        return error.errors()
+    except UnicodeEncodeError:
+        raise SpecError(
+            [Fault("", "names of fields in Unicode", "one with half of a surrogate pair")]
+        ) from None
 
 
 def path_of(loc: tuple[int | str, ...]) -> str:

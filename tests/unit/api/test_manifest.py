@@ -160,3 +160,15 @@ def test_any_value_gives_a_stage_or_a_spec_error(value: object) -> None:
 def test_a_value_that_json_can_not_hold_is_refused(value: object) -> None:
     with pytest.raises(SpecError):
         parse_stage(value)
+
+
+def test_a_name_that_is_no_text_is_a_fault_like_any_other() -> None:
+    with pytest.raises(SpecError, match="names of fields in Unicode"):
+        parse_stage(
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "metadata": {"name": "a", "namespace": "b"},
+                "spec": {"model": {"source": {"embedded": "shapes"}}, "\ud800": 1},
+            }
+        )
