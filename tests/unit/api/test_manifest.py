@@ -169,6 +169,6 @@ def test_a_name_that_is_no_text_is_a_fault_like_any_other() -> None:
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,
                 "metadata": {"name": "a", "namespace": "b"},
-                "spec": {"model": {"source": {"embedded": "shapes"}}, "\ud800": 1},
+                "spec": {"model": {"source": {"embedded": "shapes"}}, "podTemplate": {"\ud800": 1}},
             }
         )
