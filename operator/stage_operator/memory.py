@@ -125,17 +125,16 @@ def _life(one: ReplicaStatus, epoch: int) -> Life:
         phase=phase,
         revision=one.revision or "",
         pods=min(int(pods), names.MAX_ORDINAL + 1) if pods.isdecimal() else 1,
-        history=_history(one.history, phase, epoch),
+        history=_history(one.history, epoch - (one.phase in LIVE)),
         begun_s=unix_s(one.started_at),
         ready_s=unix_s(one.ready_at),
     )
 
 
-def _history(history: History | None, phase: ReplicaPhase, epoch: int) -> History:
-    """What is remembered; a life that lives has not been judged, whatever somebody wrote."""
+def _history(history: History | None, last: int) -> History:
+    """What is remembered; no life past the `last` has been judged, whatever somebody wrote: it lives, or never did."""
     if history is None:
         return _BLANK
-    last = epoch - 1 if phase in LIVE else epoch
     if history.epoch is None or history.epoch <= last:
         return history
     return history.model_copy(update={"epoch": last if last >= 0 else None})

@@ -112,6 +112,16 @@ def test_an_epoch_that_is_judged_before_it_ends_is_judged_all_the_same() -> None
     assert cluster.status["phase"] == "Failed"
 
 
+def test_an_end_that_a_newer_program_judged_is_not_counted_again() -> None:
+    cluster, operator = _up(replicas=1)
+    cluster.exit("pics-0-e0-0", 70)
+    operator.see_all()
+    operator.turn()
+    cluster.stage["status"]["replicaStatuses"][0]["phase"] = "Recovering"
+    _go_on(cluster, operator)
+    assert (cluster.status["ready"], cluster.status["restarts"]) == ("1/1", 1)
+
+
 def test_a_rollout_of_the_most_replicas_may_surge() -> None:
     cluster = SimCluster(stage(replicas=1000, rollout={"maxSurge": "100%", "maxUnavailable": 0}), nodes=50)
     cluster.quota = 10_000
