@@ -37,6 +37,10 @@ from stage_operator.model import (
 ANNOTATION_APPLIED: Final = f"{names.GROUP}/applied"
 """On what is applied: a digest of all that was, so that the next operator knows it without asking."""
 
+_NO_IMAGES: Final = (
+    "the cluster mounts no images as volumes: it takes Kubernetes 1.35, or 1.33 with ImageVolume switched on"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -157,6 +161,8 @@ class Applier:
     async def _create_pod(self, stage: Manifest, manifest: Manifest) -> frozenset[StageKey] | Refusal:
         name = manifest["metadata"]["name"]
         try:
+            if not await self._keeps_images(manifest):
+                return Refusal(POD, name, "Invalid", _NO_IMAGES)
             pod = await self._kube.create(manifest)
         except Conflict:
             try:
@@ -166,6 +172,11 @@ class Applier:
             if not is_owned(pod, stage) or stage_of(pod) != StageKey.of(stage):
                 return _stranger(POD, name)
         return self._cache.put(POD, pod)
+
+    async def _keeps_images(self, manifest: Manifest) -> bool:
+        """Whether volumes that are images stay what they are: too old a server makes empty folders of them."""
+        wanted = _images(manifest)
+        return not wanted or wanted <= _images(await self._kube.create(manifest, dry_run=True))
 
     async def _delete_pod(self, key: StageKey, action: DeletePod) -> frozenset[StageKey]:
         grace_s = 0 if action.force else action.grace_seconds
@@ -234,6 +245,10 @@ def is_owned(obj: Manifest, stage: Manifest) -> bool:
 def _stranger(kind: str, name: str) -> Refusal:
     message = f"{kind} {name} exists already and belongs to somebody else"
     return Refusal(kind, name, "AlreadyExists", message)
+
+
+def _images(pod: Manifest) -> set[str]:
+    return {volume["name"] for volume in pod["spec"].get("volumes") or () if "image" in volume}
 
 
 def _marked(manifest: Manifest) -> Manifest:

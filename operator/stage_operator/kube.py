@@ -211,12 +211,13 @@ class Kube:
                         raise _fault(call, int(status.get("code") or 0), status)
                     yield event["type"], event["object"]
 
-    async def create(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:
-        """Make an object. Conflict if the name is taken, Refused if it has a field that its kind hasn't got."""
+    async def create(self, manifest: Manifest, *, in_turn: bool = True, dry_run: bool = False) -> Manifest:
+        """Make an object, or tell what would be made. Conflict if the name is taken, Refused if a field is unknown."""
         resource, namespace, _ = _where(manifest)
         path = resource.path(namespace)
+        query = (*_STRICTLY, ("dryRun", "All")) if dry_run else _STRICTLY
         return await self._ask(
-            _Call("create", "post", path, resource.plural, _STRICTLY, manifest, in_turn=in_turn)
+            _Call("create", "post", path, resource.plural, query, manifest, in_turn=in_turn)
         )
 
     async def replace(self, manifest: Manifest, *, in_turn: bool = True) -> Manifest:

@@ -58,6 +58,22 @@ def test_a_refused_pod_does_not_keep_the_others_from_being_made(bench: Bench) ->
     assert bench.seen[-1].refusals == ()
 
 
+@pytest.mark.parametrize("mounts", [True, False])
+def test_a_pod_whose_model_is_an_image_is_made_only_where_images_are_mounted(
+    bench: Bench, mounts: bool
+) -> None:
+    bench.kube.mounts_images = mounts
+    volumes = [{"name": "model", "image": {"reference": "registry.example/model:1"}}]
+    bench.plan = Plan({}, (CreatePod(child("Pod", "s-0-e0-0", spec={"volumes": volumes})),))
+    bench.turn()
+    bench.plan = Plan({})
+    bench.turn()
+    assert [one.message.partition(":")[0] for one in bench.seen[-1].refusals] == (
+        [] if mounts else ["the cluster mounts no images as volumes"]
+    )
+    assert (("create", "Pod", "s-0-e0-0") in bench.kube.calls) == mounts
+
+
 def test_what_could_not_be_deleted_is_not_replaced(bench: Bench) -> None:
     pod = existing_pod(bench)
     bench.kube.failures[("delete", "Pod")] = [Refused("no right to", code=403, reason="Forbidden")]
