@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
+from support.live_cluster import needs_api_server
 from support.operator_process import OperatorProcess, install_crd, kubectl, until
 
 NAMESPACE = "omnistage-told-test"
@@ -25,10 +25,7 @@ GATED = {"schedulingGates": [{"name": "example.com/never"}]}
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(
-        not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None,
-        reason="NOT TESTED against an API server: KUBECONFIG is not set or kubectl is missing",
-    ),
+    *needs_api_server,
 ]
 
 
