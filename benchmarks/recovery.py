@@ -29,12 +29,11 @@ from stage_operator.kube import PODS
 
 LIMIT_S: Final = 180.0
 LOOK_S: Final = 0.05
-STEPS: Final = ("exit", "deletes", "gone", "pods", "ready")
+STEPS: Final = ("exit", "deletes", "pods", "ready")
 TOLD: Final = {
     "exit": "the kill to the container's end",
     "deletes": "its end to the deletes",
-    "gone": "the deletes to no pod of the life",
-    "pods": "none left to the pods of the next life",
+    "pods": "the deletes to the pods of the next life",
     "ready": "these pods to Ready",
 }
 KILL: Final = (
@@ -54,14 +53,11 @@ Manifest = dict[str, Any]
 class Life:
     """One life of the replica: when each step of it was told."""
 
-    pods: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)
     at: dict[str, float] = field(default_factory=dict)
 
-    def see(self, kind: str, pod: Manifest, at_s: float) -> None:
+    def see(self, pod: Manifest, at_s: float) -> None:
         """Take in an event of one of its pods."""
         metadata, status = pod["metadata"], pod.get("status", {})
-        self.pods.add(metadata["name"])
         self.at.setdefault("pods", at_s)
         states = [one.get("state", {}) for one in status.get("containerStatuses", ())]
         if any("terminated" in state for state in states):
@@ -70,10 +66,6 @@ class Life:
             self.at.setdefault("deletes", at_s)
         if any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ())):
             self.at.setdefault("ready", at_s)
-        if kind == "DELETED":
-            self.gone.add(metadata["name"])
-            if self.gone == self.pods:
-                self.at["gone"] = at_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for step in STEPS:
         row = sorted(one[step] for one in took)
         print(f"{TOLD[step]:<44} {median(row):6.2f} s  ({row[0]:.2f}-{row[-1]:.2f})")
-    for what, steps in (("the end to the next life's pods", STEPS[1:4]), ("the end to Ready", STEPS[1:])):
+    for what, steps in (("the end to the next life's pods", STEPS[1:3]), ("the end to Ready", STEPS[1:])):
         row = sorted(sum(one[step] for step in steps) for one in took)
         print(f"{what:<44} {median(row):6.2f} s  ({row[0]:.2f}-{row[-1]:.2f})")
     return 0
@@ -97,14 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _measure(namespace: str, stage: str, times: int) -> list[dict[str, float]]:
     lives: dict[int, Life] = {}
 
-    def see(kind: str, pod: Manifest, at_s: float) -> None:
+    def see(_: str, pod: Manifest, at_s: float) -> None:
         labels = pod["metadata"].get("labels", {})
         if labels.get(names.LABEL_STAGE) == stage:
-            lives.setdefault(int(labels[names.LABEL_EPOCH]), Life()).see(kind, pod, at_s)
+            lives.setdefault(int(labels[names.LABEL_EPOCH]), Life()).see(pod, at_s)
 
     took = []
     async with watching(await configure(None, streams=1), PODS, namespace, see):
-        epoch = _replica(namespace, stage)["epoch"]
+        epoch = _stage(namespace, stage)["status"]["replicaStatuses"][0]["epoch"]
         for _ in range(times):
             killed_s = await _kill(namespace, names.pod_name(stage, 0, epoch, 0))
             await _until(lambda now=epoch + 1: "ready" in lives.get(now, Life()).at)  # type: ignore[misc]
@@ -116,13 +108,13 @@ async def _measure(namespace: str, stage: str, times: int) -> list[dict[str, flo
 
 
 def _steps(killed_s: float, last: Life, following: Life) -> dict[str, float]:
-    at = [killed_s, *(last.at[step] for step in STEPS[:3]), *(following.at[step] for step in STEPS[3:])]
+    at = [killed_s, *(last.at[step] for step in STEPS[:2]), *(following.at[step] for step in STEPS[2:])]
     return {step: after - before for step, before, after in zip(STEPS, at, at[1:], strict=False)}
 
 
 def _may_fail_again(namespace: str, stage: str, epoch: int) -> bool:
     """Whether the replica has served long enough that its next failure is the first one again."""
-    found = json.loads(_kubectl(namespace, "get", names.PLURAL, stage, "-o", "json"))
+    found = _stage(namespace, stage)
     replica = found["status"]["replicaStatuses"][0]
     served = replica.get("readyAt")
     if replica["epoch"] != epoch or served is None:
@@ -131,9 +123,8 @@ def _may_fail_again(namespace: str, stage: str, epoch: int) -> bool:
     return bool(age_s > found["spec"]["failurePolicy"]["resetAfterSeconds"] + 1)
 
 
-def _replica(namespace: str, stage: str) -> Manifest:
-    found = json.loads(_kubectl(namespace, "get", names.PLURAL, stage, "-o", "json"))
-    return dict(found["status"]["replicaStatuses"][0])
+def _stage(namespace: str, stage: str) -> Manifest:
+    return dict(json.loads(_kubectl(namespace, "get", names.PLURAL, stage, "-o", "json")))
 
 
 async def _kill(namespace: str, pod: str) -> float:
