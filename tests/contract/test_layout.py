@@ -16,7 +16,16 @@ RUNTIME = ROOT / "worker" / "stage_runtime"
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "managers"}
 HEAVY = ("accelerate", "diffusers", "greenlet", "safetensors", "torch", "transformers")
 
-BELOW = ("worker", "runner", "parallel", "pipelines", "executor/uni.py")  # the torch line
+BELOW = (
+    "batching",
+    "executor/uni.py",
+    "features",
+    "parallel",
+    "pipelines",
+    "runner",
+    "scripts",
+    "worker",
+)  # the torch line
 
 
 def module_name(path: Path) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from stage_runtime.core.outcome import Completed, Failed
-from stage_runtime.runner.batchspec import (
+from stage_runtime.batching.spec import (
     LIST,
     BatchSpec,
     Padding,
@@ -19,8 +18,9 @@ from stage_runtime.runner.batchspec import (
     Unmergeable,
     derive_axes,
 )
+from stage_runtime.core.outcome import Completed, Failed
 from stage_runtime.runner.output import PIXELS
-from stage_runtime.runner.tensor_tree import Unavailable, split_rows
+from stage_runtime.scripts.tensor_tree import Unavailable, split_rows
 from support import tiny_models
 from support.hub_stage import HubStage, array, ask, plain, relative
 from support.tiny_models import load_plain

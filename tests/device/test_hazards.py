@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from stage_runtime.batching.batcher import Batcher
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Aborted, Completed, Failed
 from stage_runtime.core.request import Request
-from stage_runtime.runner.batcher import Batcher
-from stage_runtime.runner.hooks import CacheContexts
 from stage_runtime.runner.hub import Hub
-from stage_runtime.runner.rendezvous import components, open_script
+from stage_runtime.scripts.isolation import CacheContexts
+from stage_runtime.scripts.script import components, open_script
 from support import tiny_models
 from support.hub_stage import HubStage, array, ask, plain, relative
 from support.tiny_models import load_plain

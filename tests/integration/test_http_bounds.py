@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from stage_runtime.core.outcome import Outcome, Output, Progressed
-from stage_runtime.server.connection import Bounds
+from stage_runtime.server.http.connection import Bounds
 from support.builders import EngineBuilder
 from support.http_stage import IMAGES_URL, HttpStage, PictureExecutor, wait_until
 from support.scripted import PATIENCE_S, Gate

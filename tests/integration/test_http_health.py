@@ -10,8 +10,8 @@ import time
 import httpx
 
 from stage_runtime.core.outcome import Modality, Output
-from stage_runtime.server.drain import Door
-from stage_runtime.server.encode import to_file
+from stage_runtime.server.http.drain import Door
+from stage_runtime.server.images.encoder import to_file
 from support.builders import EngineBuilder
 from support.http_stage import IMAGES_URL, MODEL, HttpStage, PictureExecutor, wait_until
 from support.scripted import PATIENCE_S, ManualClock

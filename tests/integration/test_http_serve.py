@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from stage_api.outcome import ExitCode, TerminationReport
-from stage_runtime.server.serve import CannotListen, listen, url_of
+from stage_runtime.server.http.serve import CannotListen, listen, url_of
 from support.http_program import DEADLY, HANGING
 from support.http_stage import IMAGES_URL, wait_until
 from support.scripted import PATIENCE_S

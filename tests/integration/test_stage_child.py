@@ -30,12 +30,12 @@ from stage_runtime.core.outcome import Completed, Terminal
 from stage_runtime.engine.observer import Nobody
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
+from stage_runtime.hosting.child import ChildProcess
+from stage_runtime.hosting.line import Line
+from stage_runtime.hosting.remote_engine import RemoteEngine
+from stage_runtime.hosting.wire import Leaving, Setup, Status, Submit, decode_tell, encode, error_of
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.shm import Receiver
-from stage_runtime.stage.child import ChildProcess
-from stage_runtime.stage.line import Line
-from stage_runtime.stage.remote_engine import RemoteEngine
-from stage_runtime.stage.wire import Leaving, Setup, Status, Submit, decode_tell, encode, error_of
 from support import segments
 from support.builders import RequestBuilder, a_request
 from support.http_stage import wait_until

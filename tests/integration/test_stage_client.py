@@ -23,7 +23,7 @@ from stage_runtime.core.errors import (
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Outcome, Progressed, Terminal
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
-from stage_runtime.stage.client import Outcomes, StageClient
+from stage_runtime.hosting.client import Outcomes, StageClient
 from support.builders import RequestBuilder, a_request, some_requests
 from support.http_stage import wait_until
 from support.scripted import CAPABILITY, PATIENCE_S

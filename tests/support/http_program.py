@@ -20,13 +20,13 @@ from stage_runtime.core.errors import DeviceLost, ModelError
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.engine import Engine
+from stage_runtime.hosting.child import ChildSpec
+from stage_runtime.hosting.owner import StageEngine
+from stage_runtime.hosting.remote_engine import RemoteEngine
 from stage_runtime.metrics import Metrics
-from stage_runtime.server.app import Settings, create_app
-from stage_runtime.server.drain import Drain
-from stage_runtime.server.serve import Grace, listen, serve
-from stage_runtime.stage.child import ChildSpec
-from stage_runtime.stage.owner import StageEngine
-from stage_runtime.stage.remote_engine import RemoteEngine
+from stage_runtime.server.http.app import Settings, create_app
+from stage_runtime.server.http.drain import Drain
+from stage_runtime.server.http.serve import Grace, listen, serve
 from support.builders import EngineBuilder
 from support.http_stage import MODEL, SERVED_NAME, PictureExecutor
 from support.scripted import PATIENCE_S

@@ -18,14 +18,14 @@ from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed
 from stage_runtime.core.request import Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.engine import Engine
+from stage_runtime.hosting.inline import InlineStage
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.records import SHAPES
-from stage_runtime.server.app import Settings, create_app
-from stage_runtime.server.connection import Bounds
-from stage_runtime.server.drain import Drain
-from stage_runtime.server.serve import HttpServer, listen, url_of
-from stage_runtime.stage.inline import InlineStage
+from stage_runtime.server.http.app import Settings, create_app
+from stage_runtime.server.http.connection import Bounds
+from stage_runtime.server.http.drain import Drain
+from stage_runtime.server.http.serve import HttpServer, listen, url_of
 from support.builders import EngineBuilder
 from support.scripted import PATIENCE_S, ScriptedExecutor
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Modality, Outcome, Output, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.executor.uni import UniExecutor
-from stage_runtime.runner.batcher import CallCounts
 from stage_runtime.runner.output import OutputFormat
 from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.sched.base import BaseScheduler

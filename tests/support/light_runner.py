@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.errors import InternalError, InvalidRequest
 from stage_runtime.core.outcome import (
@@ -21,7 +22,6 @@ from stage_runtime.core.outcome import (
     failed,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.runner.batcher import CallCounts
 from stage_runtime.runner.output import Made
 from stage_runtime.runner.runner import RunnerOptions
 

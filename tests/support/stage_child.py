@@ -18,8 +18,8 @@ from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.request import Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.engine import Engine
-from stage_runtime.stage.child import ChildSpec
-from stage_runtime.stage.remote_engine import RemoteEngine
+from stage_runtime.hosting.child import ChildSpec
+from stage_runtime.hosting.remote_engine import RemoteEngine
 from support.builders import EngineBuilder, RequestBuilder
 from support.http_stage import PictureExecutor
 from support.scripted import PATIENCE_S

@@ -130,8 +130,8 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
 async def _attend(config: StageConfig, arguments: Namespace, pod: int) -> BaseException | None:
     from stage_runtime.executor.agent import Agent
     from stage_runtime.local.leash import ChildEnd
-    from stage_runtime.server.agent import serve_agent
-    from stage_runtime.server.serve import listen
+    from stage_runtime.server.http.serve import listen
+    from stage_runtime.server.probes.agent import serve_agent
 
     if arguments.leash is not None:
         ChildEnd(arguments.leash)
@@ -145,8 +145,8 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     from stage_runtime.assemble import build_app, build_stage_engine, client_of
     from stage_runtime.local.leash import ChildEnd
     from stage_runtime.pipelines.served import resolve_model
-    from stage_runtime.server.drain import Drain
-    from stage_runtime.server.serve import Grace, listen, serve, url_of
+    from stage_runtime.server.http.drain import Drain
+    from stage_runtime.server.http.serve import Grace, listen, serve, url_of
 
     leash = None if arguments.leash is None else ChildEnd(arguments.leash)
     model = resolve_model(config.model)

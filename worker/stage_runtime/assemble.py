@@ -18,23 +18,23 @@ from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.select import select
 from stage_runtime.extensions import Given, stage_classes, with_runner
+from stage_runtime.hosting.child import ChildSpec
+from stage_runtime.hosting.client import StageClient
+from stage_runtime.hosting.inline import InlineStage
+from stage_runtime.hosting.owner import StageEngine
+from stage_runtime.hosting.remote import RemoteStage
+from stage_runtime.hosting.remote_engine import RemoteEngine
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler
-from stage_runtime.stage.child import ChildSpec
-from stage_runtime.stage.client import StageClient
-from stage_runtime.stage.inline import InlineStage
-from stage_runtime.stage.owner import StageEngine
-from stage_runtime.stage.remote import RemoteStage
-from stage_runtime.stage.remote_engine import RemoteEngine
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from stage_runtime.server.drain import Drain
+    from stage_runtime.server.http.drain import Drain
 
 
 def build_engine(
@@ -121,7 +121,7 @@ def build_app(
     config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain, *, epoch: int = 0
 ) -> FastAPI:
     """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it."""
-    from stage_runtime.server.app import Settings, create_app
+    from stage_runtime.server.http.app import Settings, create_app
 
     metrics = Metrics(config.name)
     engine.observe(metrics)

@@ -41,7 +41,7 @@ from stage_runtime.steering import Steering
 if TYPE_CHECKING:
     import torch
 
-    from stage_runtime.stage.owner import StageEngine
+    from stage_runtime.hosting.owner import StageEngine
 
 OutputType = Literal["pil", "np"]
 DTYPE: Final = "float32"

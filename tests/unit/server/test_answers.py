@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 from starlette.types import Message
 
-from stage_runtime.server.answers import PIECE_BYTES, EventStream, Pieces, event, unless_gone
+from stage_runtime.server.http.bodies import PIECE_BYTES, EventStream, Pieces, event, unless_gone
 
 
 class Client:

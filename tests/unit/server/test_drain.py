@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from stage_runtime.core.errors import NotAdmitting
-from stage_runtime.server.drain import Door, Drain, UnderWay
+from stage_runtime.server.http.drain import Door, Drain, UnderWay
 
 
 @pytest.mark.parametrize(

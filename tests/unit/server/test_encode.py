@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from stage_runtime.core.outcome import Modality, Output
-from stage_runtime.server.encode import OutputFormat, to_base64, to_file
+from stage_runtime.server.images.encoder import OutputFormat, to_base64, to_file
 
 
 def picture(*pixels: tuple[int, ...], width: int = 2) -> Output:

@@ -8,7 +8,7 @@ import pytest
 
 from stage_runtime.core import errors
 from stage_runtime.core.errors import StageError
-from stage_runtime.server.errors import ModelNotFound, envelope_of
+from stage_runtime.server.http.errors import ModelNotFound, envelope_of
 
 ANSWERS = {
     errors.InvalidRequest("no", "n"): (400, "invalid_request_error", "n", "invalid_request", None),

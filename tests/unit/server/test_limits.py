@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stage_runtime.server.limits import BodyLimit, LastResort, RequestIds
+from stage_runtime.server.http.limits import BodyLimit, LastResort, RequestIds
 
 
 @dataclass

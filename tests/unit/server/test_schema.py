@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stage_runtime.server.schema import MAX_PROMPT_CHARS, ImageRequest
+from stage_runtime.server.images.schema import MAX_PROMPT_CHARS, ImageRequest
 
 
 def faults(**fields: Any) -> list[str]:

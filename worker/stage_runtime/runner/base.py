@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import ExecutorOutcome, Output
 from stage_runtime.core.request import Request
-from stage_runtime.runner.batcher import CallCounts
 
 
 class ModelRunner(Protocol):

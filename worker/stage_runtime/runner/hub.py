@@ -18,9 +18,9 @@ from typing import Final
 import torch
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.runner.hooks import ProcessorOverlay
-from stage_runtime.runner.rendezvous import AT_STEP, Call, Script
-from stage_runtime.runner.target import Target
+from stage_runtime.scripts.isolation import ProcessorOverlay
+from stage_runtime.scripts.script import AT_STEP, Call, Script
+from stage_runtime.scripts.target import Target
 
 _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
 

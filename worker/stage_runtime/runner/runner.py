@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 
 from stage_api.errors import Fault, SpecError
+from stage_runtime.batching.batcher import Batcher, CallCounts, CallHook
+from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
 from stage_runtime.core.memory import out_of_memory
@@ -29,16 +31,14 @@ from stage_runtime.core.outcome import (
     failed,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.parallel.cfg import CfgTarget, cfg_target, in_words
+from stage_runtime.features.guidance.target import CfgTarget, cfg_target, in_words
 from stage_runtime.parallel.context import ParallelContext
-from stage_runtime.runner.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.runner.hub import DECODE, Hub
-from stage_runtime.runner.noise import generator_of
 from stage_runtime.runner.output import PIXELS, Deliver, Made, OutputFormat, deferred, differs, modality_of
-from stage_runtime.runner.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
-from stage_runtime.runner.rendezvous import Script, open_script
-from stage_runtime.runner.replay import Checkpoint, Recording, can_interrupt, interrupt
-from stage_runtime.runner.settled import settle
+from stage_runtime.scripts.known_facts import settle
+from stage_runtime.scripts.noise import generator_of
+from stage_runtime.scripts.replay import Checkpoint, Recording, can_interrupt, interrupt
+from stage_runtime.scripts.script import Script, open_script
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,9 @@ from typing import Any, Final, cast
 
 import torch
 
+from stage_runtime.batching.batcher import CallCounts
+from stage_runtime.batching.step_calls import METHODS, StepCalls
+from stage_runtime.batching.step_probe import probe
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.errors import InternalError, InvalidRequest, ModelError, OutOfMemory
 from stage_runtime.core.memory import out_of_memory
@@ -28,11 +31,8 @@ from stage_runtime.core.outcome import (
 )
 from stage_runtime.core.request import BatchKey, Request, Value
 from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
-from stage_runtime.runner.batcher import CallCounts
 from stage_runtime.runner.output import PIXELS, TENSORS, Made, modality_of
 from stage_runtime.runner.runner import RunnerOptions
-from stage_runtime.runner.step_calls import METHODS, StepCalls
-from stage_runtime.runner.step_probe import probe
 
 log = logging.getLogger(__name__)
 

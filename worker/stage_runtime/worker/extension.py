@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from stage_api.errors import Fault, SpecError
+from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.errors import InvalidRequest, RequestError, RequestFailed
-from stage_runtime.runner.batcher import CallCounts
 from stage_runtime.worker.tensor_wire import pack, unpack
 
 FIELD: Final = "spec.engine.extensions.worker"

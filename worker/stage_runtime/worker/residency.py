@@ -20,7 +20,7 @@ import torch
 
 from stage_runtime.core.errors import OutOfDeviceMemory, OutOfMemory, RequestFailed
 from stage_runtime.core.memory import out_of_memory
-from stage_runtime.runner.rendezvous import components
+from stage_runtime.scripts.script import components
 
 Modules = Mapping[str, torch.nn.Module]
 

@@ -1,0 +1,142 @@
+"""Every error as OpenAI's envelope: {"error": {"message", "type", "param", "code"}}.
+
+The status and code of an error of ours stand on its class; this module only words them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from stage_runtime.core.errors import (
+    AdmissionFull,
+    EngineDeadError,
+    InvalidRequest,
+    NotAdmitting,
+    StageError,
+)
+from stage_runtime.server.images.schema import BETWEEN_FIELDS, PATTERNS_IN_WORDS
+
+DEAD_RETRY_AFTER_S: Final = 10.0  # about what the shortest restart of a replica takes
+MAX_FAULTS_SHOWN: Final = 10
+
+_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+class ModelNotFound(InvalidRequest):
+    """The request names a model that this stage does not serve."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(f"the model {_shown(asked)} does not exist; this stage serves {served!r}", "model")
+
+
+def error_body(
+    status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The envelope as plain JSON values."""
+    return {"error": {"message": message, "type": _kind(status), "param": param, "code": code}}
+
+
+def envelope(
+    status: int,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    retry_after_s: float | None = None,
+) -> JSONResponse:
+    """The envelope as an answer; `retry_after_s` is rounded up to whole seconds, at least 1."""
+    headers = {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+    return JSONResponse(error_body(status, message, param=param, code=code), status, headers)
+
+
+def envelope_of(error: StageError) -> JSONResponse:
+    """The answer that `error` stands for."""
+    return envelope(
+        error.status, str(error), param=field_of(error), code=error.code, retry_after_s=_retry_after_s(error)
+    )
+
+
+def field_of(error: StageError) -> str | None:
+    """The request's field that is to blame, if one is."""
+    return error.field if isinstance(error, InvalidRequest) else None
+
+
+def install(app: FastAPI) -> None:
+    """Make every route of `app` answer with the envelope."""
+    app.add_exception_handler(StageError, _on_stage_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+
+
+async def _on_stage_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StageError)
+    return envelope_of(error)
+
+
+async def _on_validation_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    faults = error.errors()
+    message = "; ".join(_worded(fault) for fault in faults[:MAX_FAULTS_SHOWN])
+    if len(faults) > MAX_FAULTS_SHOWN:
+        message += f"; and {len(faults) - MAX_FAULTS_SHOWN} more"
+    return envelope(400, message, param=_param(faults[0]), code=InvalidRequest.code)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, InvalidRequest.code)
+    answer = envelope(error.status_code, str(error.detail), code=code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _kind(status: int) -> str:
+    if status == AdmissionFull.status:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def _retry_after_s(error: StageError) -> float | None:
+    if isinstance(error, AdmissionFull | NotAdmitting):
+        return error.retry_after_s
+    return DEAD_RETRY_AFTER_S if isinstance(error, EngineDeadError) else None
+
+
+def _param(fault: dict[str, Any]) -> str | None:
+    """The field to blame; None when it is the body as a whole, or its syntax."""
+    if fault["type"] == BETWEEN_FIELDS:
+        return str(fault["ctx"]["field"])
+    names = [str(part) for part in fault["loc"][1:]]
+    return ".".join(names)[:64] if names and fault["type"] != "json_invalid" else None
+
+
+def _worded(fault: dict[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return "the body is not valid JSON"
+    if fault["type"] in ("model_attributes_type", "model_type", "dict_type") or _is_missing_body(fault):
+        return "the body must be a JSON object, sent with content-type: application/json"
+    if fault["type"] == "extra_forbidden":
+        return f"{_shown(_param(fault) or '')}: no such field"
+    reason = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch":
+        reason = PATTERNS_IN_WORDS[fault["ctx"]["pattern"]]
+    param = _param(fault)
+    return f"{param}: {reason[:1].lower()}{reason[1:]}" if param else reason
+
+
+def _is_missing_body(fault: dict[str, Any]) -> bool:
+    return bool(fault["type"] == "missing") and tuple(fault["loc"]) == ("body",)
+
+
+def _shown(text: str) -> str:
+    """A client's text for a message: quoted, escaped, cut."""
+    return ascii(text if len(text) <= 64 else text[:61] + "...")

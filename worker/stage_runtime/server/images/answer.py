@@ -1,0 +1,174 @@
+"""POST /v1/images/generations: from a well-formed body to an answer, whole or as events.
+
+The one thing it holds to: a client that leaves takes its work with it, within one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive
+
+from stage_runtime.core.errors import AdmissionFull, EngineDeadError, InvalidRequest, NotAdmitting, StageError
+from stage_runtime.core.outcome import Aborted, Completed, Failed, Output, Progressed, as_error
+from stage_runtime.core.request import Request
+from stage_runtime.hosting.client import Outcomes, StageClient
+from stage_runtime.metrics import Metrics
+from stage_runtime.pipelines.arguments import build_requests
+from stage_runtime.pipelines.contract import ResolvedModel, Wishes
+from stage_runtime.server.http.bodies import EventStream, Pieces, event, unless_gone
+from stage_runtime.server.http.drain import Drain
+from stage_runtime.server.http.errors import ModelNotFound, error_body, field_of
+from stage_runtime.server.http.limits import CLIENT_GONE
+from stage_runtime.server.images.encoder import Encoder
+from stage_runtime.server.images.schema import ImageRequest
+
+PARTIAL: Final = "image_generation.partial_image"
+COMPLETED: Final = "image_generation.completed"
+NO_USAGE: Final = {
+    "input_tokens": 0,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+    "output_tokens": 0,
+    "total_tokens": 0,
+}
+"""OpenAI's type of the event demands it. Nothing here is counted in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The endpoint of one stage."""
+
+    stage: StageClient
+    model: ResolvedModel
+    served_name: str
+    encoder: Encoder
+    metrics: Metrics
+    drain: Drain
+
+    async def answer(self, body: ImageRequest, request_id: str, receive: Receive) -> Response:
+        """The answer to `body`. Raises: StageError, for a request that is refused or that failed as a whole."""
+        if body.model not in (None, self.served_name):
+            raise ModelNotFound(body.model, self.served_name)
+        requests = self._requests(body, request_id)
+        outcomes = await self._admit(requests)
+        if body.stream:
+            return EventStream(self._events(body, requests, outcomes), outcomes.aclose)
+        async with aclosing(outcomes):
+            parts = await unless_gone(receive, self._whole(body, requests, outcomes))
+        return Response(status_code=CLIENT_GONE) if parts is None else Pieces(parts)
+
+    def _requests(self, body: ImageRequest, request_id: str) -> list[Request]:
+        # Clients may give one id to several requests; the engine's ids are unique.
+        unique_id = f"{request_id}.{secrets.token_hex(4)}"
+        try:
+            return build_requests(self.model, wishes(body), request_id=unique_id)
+        except InvalidRequest as refused:
+            if refused.field in ("width", "height"):
+                raise InvalidRequest(f"size: {refused}", "size") from None
+            raise
+
+    async def _admit(self, requests: Sequence[Request]) -> Outcomes:
+        try:
+            self.drain.check()
+            return await self.stage.submit(requests)
+        except (AdmissionFull, NotAdmitting, EngineDeadError):
+            self.metrics.on_rejected(len(requests))
+            raise
+
+    async def _whole(
+        self, body: ImageRequest, requests: Sequence[Request], outcomes: Outcomes
+    ) -> list[bytes]:
+        """The JSON of a whole answer, in parts. Raises: what the first request that failed, failed with."""
+        done: dict[str, Output] = {}
+        async for outcome in outcomes:
+            match outcome:
+                case Completed(output=output):
+                    done[outcome.request_id] = output
+                case Failed() | Aborted():
+                    raise as_error(outcome)
+                case Progressed():
+                    pass
+        outputs = [done.pop(request.request_id) for request in requests]
+        size = _size(outputs[0])
+        images = await asyncio.gather(*(self._encoded(body, output) for output in outputs))
+        head = {
+            "created": int(time.time()),
+            "background": "opaque",
+            "output_format": body.file_format,
+            "size": size,
+            "seeds": [request.seed for request in requests],
+        }
+        parts = [json.dumps(head, separators=(",", ":")).encode()[:-1], b',"data":[']
+        for place, image in enumerate(images):
+            parts += [b',{"b64_json":"' if place else b'{"b64_json":"', image, b'"}']
+        return [*parts, b"]}"]
+
+    async def _events(
+        self, body: ImageRequest, requests: Sequence[Request], outcomes: Outcomes
+    ) -> AsyncGenerator[Sequence[bytes], None]:
+        """Previews and finished images as they come; an error ends it."""
+        places = {request.request_id: place for place, request in enumerate(requests)}
+        try:
+            async for outcome in outcomes:
+                match outcome:
+                    case Progressed(preview=Output() as preview, preview_index=index):
+                        about: dict[str, object] = {"partial_image_index": index}
+                        name, output = PARTIAL, preview
+                    case Completed(output=output):
+                        about = {"seed": requests[places[outcome.request_id]].seed, "usage": NO_USAGE}
+                        name = COMPLETED
+                    case Failed() | Aborted():
+                        raise as_error(outcome)
+                    case _:
+                        continue
+                image = await self._encoded(body, output)
+                about["image_index"] = places[outcome.request_id]
+                yield event(name, _described(body, output) | about, image)
+        except StageError as error:
+            fields = error_body(error.status, str(error), param=field_of(error), code=error.code)
+            yield event("error", fields)
+
+    async def _encoded(self, body: ImageRequest, output: Output) -> bytes:
+        began_s = time.monotonic()
+        image = await self.encoder.base64_image(output, body.file_format, body.compression)
+        self.metrics.on_encoded(time.monotonic() - began_s)
+        return image
+
+
+def wishes(body: ImageRequest) -> Wishes:
+    """The body in the words that the pipelines' arguments are made from."""
+    width, height = body.dimensions or (None, None)
+    return Wishes(
+        prompt=body.prompt,
+        negative_prompt=body.negative_prompt,
+        n=body.count,
+        width=width,
+        height=height,
+        num_inference_steps=body.num_inference_steps,
+        guidance_scale=body.guidance_scale,
+        seed=body.seed,
+        partial_images=body.partial_images or 0,
+    )
+
+
+def _described(body: ImageRequest, output: Output) -> dict[str, object]:
+    return {
+        "created_at": int(time.time()),
+        "size": _size(output),
+        "quality": "auto",
+        "background": "opaque",
+        "output_format": body.file_format,
+    }
+
+
+def _size(output: Output) -> str:
+    height, width = output.shape[:2]
+    return f"{width}x{height}"
