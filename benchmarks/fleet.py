@@ -23,10 +23,10 @@ from fleet_rows import Measured, Rest, rows
 from fleet_sides import BareSide, OperatorSide
 from operator_watched import WatchedOperator, parse, since, total, writes
 
-from stage_operator.connection import configure
-from stage_operator.kube import Kube
-from stage_operator.metrics import Metrics
-from stage_operator.rate import Bucket
+from stage_operator.client.connection import configure
+from stage_operator.client.kube import Kube
+from stage_operator.client.rate import Bucket
+from stage_operator.telemetry.metrics import Metrics
 
 NAMESPACE: Final = f"fleet-{os.getpid()}"
 BARE: Final = f"{NAMESPACE}-bare"

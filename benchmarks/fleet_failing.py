@@ -18,8 +18,8 @@ from ground import EXIT
 from sightings import watching
 
 from stage_api import names
-from stage_operator.kube import PODS, Kube
-from stage_operator.model import Manifest
+from stage_operator.client.kube import PODS, Kube
+from stage_operator.values import Manifest
 
 EVERY_S: Final = 0.5
 _CODE: Final = "70"

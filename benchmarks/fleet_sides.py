@@ -18,9 +18,9 @@ from ground import kubectl, wipe
 from sightings import watching
 
 from stage_api import names
-from stage_operator.discovery import CHILD_KINDS, discover
-from stage_operator.kube import PODS, SECRETS, STAGES, Kube, Resource, resource_of
-from stage_operator.model import Manifest
+from stage_operator.client.discovery import CHILD_KINDS, discover
+from stage_operator.client.kube import PODS, SECRETS, STAGES, Kube, Resource, resource_of
+from stage_operator.values import Manifest
 
 LIMIT_S: Final = 600.0
 _CHILDREN: Final = (*(resource_of(version, kind) for version, kind in CHILD_KINDS), SECRETS)

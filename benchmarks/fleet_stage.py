@@ -8,8 +8,8 @@ from typing import Any, Final
 from ground import placement
 
 from stage_api import names
-from stage_operator.model import Api, Apply, CreateOnce, CreatePod, Manifest, Objects, PlanSettings
-from stage_operator.plan import plan
+from stage_operator.decide.plan import plan
+from stage_operator.values import Api, Apply, CreateOnce, CreatePod, Manifest, Objects, PlanSettings
 
 PODS: Final = 4
 IMAGE: Final = "played"

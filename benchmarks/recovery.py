@@ -24,8 +24,8 @@ from typing import Any, Final
 from sightings import watching
 
 from stage_api import names
-from stage_operator.connection import configure
-from stage_operator.kube import PODS
+from stage_operator.client.connection import configure
+from stage_operator.client.kube import PODS
 
 LIMIT_S: Final = 180.0
 LOOK_S: Final = 0.05

@@ -14,7 +14,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.dynamic import DynamicClient
 
-from stage_operator.kube import Resource
+from stage_operator.client.kube import Resource
 
 Manifest = dict[str, Any]
 See = Callable[[str, Manifest, float], None]

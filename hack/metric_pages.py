@@ -17,8 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from stage_api.replica_status import ReplicaPhase
-from stage_operator import metrics as operator_metrics
-from stage_operator.model import Manifest
+from stage_operator.telemetry import metrics as operator_metrics
+from stage_operator.values import Manifest
 from stage_runtime import metrics as stage_metrics
 from stage_runtime.core.control import RankHealth
 from stage_runtime.engine.phase import Phase, Progress

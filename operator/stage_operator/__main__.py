@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
-from stage_operator import log as logs
 from stage_operator import settings
 from stage_operator.assemble import serve
-from stage_operator.plan import plan
-from stage_operator.reconcile import Planner
+from stage_operator.decide.plan import plan
+from stage_operator.loop.reconcile import Planner
+from stage_operator.telemetry import log as logs
 
 log = logging.getLogger("stage_operator")
 

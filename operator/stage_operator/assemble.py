@@ -9,25 +9,25 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final
 
-from stage_operator import discovery
-from stage_operator.apply import Applier
-from stage_operator.cache import POD, STAGE, Cache
-from stage_operator.child_watches import MOST_KINDS, ChildWatches
-from stage_operator.connection import configure
-from stage_operator.definition import check_definition
-from stage_operator.events import Events
-from stage_operator.health import HealthServer, Heart, Pulse
-from stage_operator.kube import STAGES, Kube, KubeError
-from stage_operator.lease import Always, Leadership
-from stage_operator.metrics import Metrics
-from stage_operator.model import Manifest, StageKey
-from stage_operator.queue import Queue
-from stage_operator.rate import Bucket
-from stage_operator.reconcile import Planner, Reconciler, Tools
-from stage_operator.resync import RETRY_S, Resync
+from stage_operator.client import discovery
+from stage_operator.client.connection import configure
+from stage_operator.client.definition import check_definition
+from stage_operator.client.kube import STAGES, Kube, KubeError
+from stage_operator.client.rate import Bucket
+from stage_operator.loop.lease import Always, Leadership
+from stage_operator.loop.queue import Queue
+from stage_operator.loop.reconcile import Planner, Reconciler, Tools
+from stage_operator.observed.cache import POD, STAGE, Cache
+from stage_operator.observed.child_watches import MOST_KINDS, ChildWatches
+from stage_operator.observed.resync import RETRY_S, Resync
+from stage_operator.observed.watches import Watches
 from stage_operator.settings import Settings, WatchNodes
-from stage_operator.status import StatusWriter
-from stage_operator.watches import Watches
+from stage_operator.telemetry.health import HealthServer, Heart, Pulse
+from stage_operator.telemetry.metrics import Metrics
+from stage_operator.values import Manifest, StageKey
+from stage_operator.write.apply import Applier
+from stage_operator.write.events import Events
+from stage_operator.write.status import StatusWriter
 
 GRACE_S: Final = 3.0
 """How long turns that run may take to end after SIGTERM."""

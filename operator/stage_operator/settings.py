@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stage_api.errors import Fault, SpecError, show
-from stage_operator.model import PlanSettings
+from stage_operator.values import PlanSettings
 
 ENV_PREFIX: Final = "OMNISTAGE_OPERATOR_"  # before a flag's name in capitals
 ENV_POD_NAME: Final = "POD_NAME"

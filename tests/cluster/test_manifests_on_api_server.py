@@ -16,11 +16,11 @@ import pytest
 from stage_api import crdgen, names
 from stage_api.manifest import parse_stage
 from stage_api.stage import DiffusionStage
-from stage_operator.model import FIELD_MANAGER, Api, Manifest, PlanSettings
-from stage_operator.resources.children import children
-from stage_operator.resources.gang import pod_group
-from stage_operator.resources.pod import pods
-from stage_operator.resources.secret import keys
+from stage_operator.manifests.children import children
+from stage_operator.manifests.gang import pod_group
+from stage_operator.manifests.pod import pods
+from stage_operator.manifests.secret import keys
+from stage_operator.values import FIELD_MANAGER, Api, Manifest, PlanSettings
 from support.live_cluster import needs_api_server
 from support.stages import COMMIT, EMBEDDED, TWO_PODS
 from unit.api.bad_stages import ROOT

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from stage_api import names
-from stage_operator.memory import time_text
+from stage_operator.decide.remembered_status import time_text
 from support.live_cluster import needs_api_server
 from support.operator_process import install_crd, kubectl, until
 from support.prometheus import Prometheus, expressions, free_port, needs_prometheus, pages

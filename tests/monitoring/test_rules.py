@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from stage_api import status
-from stage_operator import conditions
+from stage_operator.decide import conditions
 from support.prometheus import RULES, needs_prometheus
 from support.stage_process import ROOT
 

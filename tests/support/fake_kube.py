@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from stage_operator.kube import Conflict, KubeError, Listing, Missing, Resource, resource_of
+from stage_operator.client.kube import Conflict, KubeError, Listing, Missing, Resource, resource_of
 
 Manifest = dict[str, Any]
 

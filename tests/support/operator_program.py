@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stage_operator.health import HealthServer, Heart, Pulse
-from stage_operator.metrics import Metrics
-from stage_operator.model import Manifest
+from stage_operator.telemetry.health import HealthServer, Heart, Pulse
+from stage_operator.telemetry.metrics import Metrics
+from stage_operator.values import Manifest
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 TURN_S: Final = 0.2

@@ -12,7 +12,7 @@ from typing import Any
 
 from stage_api import names
 from stage_operator.__main__ import main
-from stage_operator.model import (
+from stage_operator.values import (
     Action,
     Apply,
     ChildKey,

@@ -7,13 +7,13 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from stage_api import names
-from stage_operator.apply import Applier
-from stage_operator.cache import POD, STAGE, Cache
-from stage_operator.events import Events
-from stage_operator.metrics import Metrics
-from stage_operator.model import Api, Objects, Plan, PlanSettings, StageKey
-from stage_operator.reconcile import Reconciler, Tools
-from stage_operator.status import StatusWriter
+from stage_operator.loop.reconcile import Reconciler, Tools
+from stage_operator.observed.cache import POD, STAGE, Cache
+from stage_operator.telemetry.metrics import Metrics
+from stage_operator.values import Api, Objects, Plan, PlanSettings, StageKey
+from stage_operator.write.apply import Applier
+from stage_operator.write.events import Events
+from stage_operator.write.status import StatusWriter
 from support.fake_kube import FakeKube
 
 KEY = StageKey("ns", "s")

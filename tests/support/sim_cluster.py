@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stage_api import names
-from stage_operator.departed import Departed
-from stage_operator.memory import time_text
-from stage_operator.model import (
+from stage_operator.decide.plan import plan
+from stage_operator.decide.remembered_status import time_text
+from stage_operator.observed.gone_pods import Departed
+from stage_operator.values import (
     Action,
     Api,
     Apply,
@@ -27,7 +28,6 @@ from stage_operator.model import (
     Refusal,
     Remove,
 )
-from stage_operator.plan import plan
 
 Raw = dict[str, Any]
 

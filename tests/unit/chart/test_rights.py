@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
-from stage_operator import discovery, kube
+from stage_operator.client import discovery, kube
 from support.helm import needs_helm, one, render
 
 pytestmark = needs_helm

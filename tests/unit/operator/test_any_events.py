@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stage_api import names
-from stage_operator.lives import LIVE, WHOLE
-from stage_operator.model import CreatePod, DeletePod
+from stage_operator.decide.replica import LIVE, WHOLE
+from stage_operator.values import CreatePod, DeletePod
 from support.sim_cluster import Crash, SimCluster, SimOperator, stage
 
 _MAX_RESTARTS, _WINDOW_S = 3, 3600

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stage_operator.cache import kind_of
-from stage_operator.kube import Refused
-from stage_operator.model import Api, Apply, CreateOnce, CreatePod, DeletePod, Plan, Remove
-from stage_operator.queue import Retry
+from stage_operator.client.kube import Refused
+from stage_operator.loop.queue import Retry
+from stage_operator.observed.cache import kind_of
+from stage_operator.values import Api, Apply, CreateOnce, CreatePod, DeletePod, Plan, Remove
 from support.reconcile_bench import KEY, Bench, child, existing_pod
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stage_operator.model import Api, Apply, ChildKey, CreateOnce, CreatePod
+from stage_operator.values import Api, Apply, ChildKey, CreateOnce, CreatePod
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 TWO_PODS = {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}

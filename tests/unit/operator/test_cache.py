@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stage_api import names
-from stage_operator.cache import NODE, POD, STAGE, Cache, kind_of
-from stage_operator.model import Api, ChildKey, Gone, StageKey
+from stage_operator.observed.cache import NODE, POD, STAGE, Cache, kind_of
+from stage_operator.values import Api, ChildKey, Gone, StageKey
 
 KEY = StageKey("ns", "s")
 API = Api(server_minor=37)

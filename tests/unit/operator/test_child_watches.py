@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from stage_operator.cache import Cache
-from stage_operator.child_watches import ChildWatches
-from stage_operator.kube import KubeError, Listing, Missing, Resource, Trouble, resource_of
-from stage_operator.metrics import Metrics
-from stage_operator.model import Api, PlanSettings, StageKey
-from stage_operator.resync import Resync
+from stage_operator.client.kube import KubeError, Listing, Missing, Resource, Trouble, resource_of
+from stage_operator.observed.cache import Cache
+from stage_operator.observed.child_watches import ChildWatches
+from stage_operator.observed.resync import Resync
 from stage_operator.settings import Settings
+from stage_operator.telemetry.metrics import Metrics
+from stage_operator.values import Api, PlanSettings, StageKey
 from support.reconcile_bench import child
 
 SERVICES = resource_of("v1", "Service")

@@ -11,13 +11,13 @@ import pytest
 from stage_api import names
 from stage_api.config import parse
 from stage_api.stage import DiffusionStage
-from stage_operator.model import Api, Manifest, PlanSettings
-from stage_operator.resources.children import children
-from stage_operator.resources.config_map import config_map
-from stage_operator.resources.disruption import budgets
-from stage_operator.resources.pod import pods
-from stage_operator.resources.refusal import refused
-from stage_operator.resources.secret import keys, new_keys
+from stage_operator.manifests.children import children
+from stage_operator.manifests.config_map import config_map
+from stage_operator.manifests.disruption import budgets
+from stage_operator.manifests.pod import pods
+from stage_operator.manifests.refusal import refused
+from stage_operator.manifests.secret import keys, new_keys
+from stage_operator.values import Api, Manifest, PlanSettings
 from support.stages import TWO_PODS, from_source, stage_of
 
 PLAIN = Api(server_minor=37)

@@ -12,9 +12,9 @@ from stage_api import names
 from stage_api.decode import decode
 from stage_api.outcome import ExitCode, TerminationReport
 from stage_api.status import DiffusionStageStatus
-from stage_operator.lives import OWN_WORD_S
-from stage_operator.memory import unix_s
-from stage_operator.model import Api, Refusal
+from stage_operator.decide.remembered_status import unix_s
+from stage_operator.decide.replica import OWN_WORD_S
+from stage_operator.values import Api, Refusal
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 

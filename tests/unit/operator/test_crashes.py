@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
-from stage_operator.model import CreatePod, DeletePod, Plan, Remove
+from stage_operator.values import CreatePod, DeletePod, Plan, Remove
 from support.sim_cluster import Crash, SimCluster, SimOperator, stage
 
 TWO_PODS = {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}

@@ -7,7 +7,7 @@ from typing import Any
 
 from stage_api import crdgen, schema
 from stage_api.stage import DiffusionStage
-from stage_operator.definition import lacking
+from stage_operator.client.definition import lacking
 
 OURS = schema.structural(DiffusionStage)
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_operator.apply import digest_of, holds
-from stage_operator.discovery import minor_of
-from stage_operator.events import REFRESH_S, SERIES_S, Again, New, Series
-from stage_operator.health import Pulse, ailments
-from stage_operator.kube import NODES, PODS, STAGES, Trouble, resource_of
-from stage_operator.rate import Bucket
-from stage_operator.status import merge_patch
-from stage_operator.watches import Restarts
+from stage_operator.client.discovery import minor_of
+from stage_operator.client.kube import NODES, PODS, STAGES, Trouble, resource_of
+from stage_operator.client.rate import Bucket
+from stage_operator.observed.watches import Restarts
+from stage_operator.telemetry.health import Pulse, ailments
+from stage_operator.write.apply import digest_of, holds
+from stage_operator.write.events import REFRESH_S, SERIES_S, Again, New, Series
+from stage_operator.write.status import merge_patch
 from support.fake_kube import merged
 
 VALUES = st.recursive(

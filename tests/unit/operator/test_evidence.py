@@ -9,10 +9,10 @@ import pytest
 from stage_api import names
 from stage_api.failure import Reason
 from stage_api.outcome import ExitCode, TerminationReport
-from stage_operator.evidence import first_end
-from stage_operator.memory import time_text
-from stage_operator.model import Api, Objects
-from stage_operator.observe import Sight, observe
+from stage_operator.decide.evidence import first_end
+from stage_operator.decide.remembered_status import time_text
+from stage_operator.decide.views import Sight, observe
+from stage_operator.values import Api, Objects
 from support.sim_cluster import START_S, stage
 
 NOW_S = START_S + 1000

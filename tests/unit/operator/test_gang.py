@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stage_api.surroundings import GangMode
-from stage_operator.model import Api, PlanSettings
-from stage_operator.resources.gang import fault, mode, pod_group
-from stage_operator.resources.pod import pods
+from stage_operator.manifests.gang import fault, mode, pod_group
+from stage_operator.manifests.pod import pods
+from stage_operator.values import Api, PlanSettings
 from support.stages import TWO_PODS, stage_of
 
 NONE = Api(server_minor=37)

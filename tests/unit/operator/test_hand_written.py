@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stage_api import names
 from stage_api.status import DiffusionStageStatus
-from stage_operator.memory import read
-from stage_operator.model import CreatePod
+from stage_operator.decide.remembered_status import read
+from stage_operator.values import CreatePod
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 Raw = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stage_operator.health import HealthServer, Heart, Pulse
+from stage_operator.telemetry.health import HealthServer, Heart, Pulse
 
 WELL = Pulse(lag_s=0, oldest_s=0, longest_s=0, quiet_s=0)
 

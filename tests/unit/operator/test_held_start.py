@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stage_operator.lives import HELD_GRACE_S, OWN_WORD_S
-from stage_operator.resources.pod import GRACE_S, STARTUP_SPARE_S
+from stage_operator.decide.replica import HELD_GRACE_S, OWN_WORD_S
+from stage_operator.manifests.pod import GRACE_S, STARTUP_SPARE_S
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from stage_api.failure import FailurePolicySpec
 from stage_api.manifest import parse_stage
-from stage_operator.model import Api, CreatePod
-from stage_operator.resources.children import children
-from stage_operator.resources.pod import pods
+from stage_operator.manifests.children import children
+from stage_operator.manifests.pod import pods
+from stage_operator.values import Api, CreatePod
 from support.sim_cluster import SETTINGS, SimCluster, SimOperator, stage
 
 _QUARTER_S = 15 * 60

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
-from stage_operator.kube import PODS, STAGES, Conflict, Kube, KubeError, Missing, Refused, Trouble
-from stage_operator.metrics import Metrics
-from stage_operator.rate import Bucket
+from stage_operator.client.kube import PODS, STAGES, Conflict, Kube, KubeError, Missing, Refused, Trouble
+from stage_operator.client.rate import Bucket
+from stage_operator.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 BODY = web.RequestKey("body", bytes)

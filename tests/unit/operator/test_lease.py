@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stage_operator.kube import Trouble
-from stage_operator.lease import Leadership, Seen, Step, judge, look, may_act
+from stage_operator.client.kube import Trouble
+from stage_operator.loop.lease import Leadership, Seen, Step, judge, look, may_act
 from stage_operator.settings import LeaseTerms
 from support.fake_kube import FakeKube
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stage_api import names
-from stage_operator.lives import OWN_WORD_S
-from stage_operator.model import CreatePod, DeletePod
+from stage_operator.decide.replica import OWN_WORD_S
+from stage_operator.values import CreatePod, DeletePod
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 

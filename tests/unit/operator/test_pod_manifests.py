@@ -9,9 +9,9 @@ import pytest
 from stage_api import names
 from stage_api.revision import revision_of
 from stage_api.stage import DiffusionStage
-from stage_operator.model import Api, Manifest, PlanSettings
-from stage_operator.resources.config_map import config_map
-from stage_operator.resources.pod import pods
+from stage_operator.manifests.config_map import config_map
+from stage_operator.manifests.pod import pods
+from stage_operator.values import Api, Manifest, PlanSettings
 from support.stages import COMMIT, TWO_PODS, from_source, stage_of
 
 SETTINGS = PlanSettings(worker_image="registry.example/worker:1")

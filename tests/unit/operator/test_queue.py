@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_operator.queue import Backoff, Line, Queue, Retry, Turn
+from stage_operator.loop.queue import Backoff, Line, Queue, Retry, Turn
 
 SECONDS = 5
 

@@ -8,11 +8,11 @@ import itertools
 import pytest
 
 from stage_api import names
-from stage_operator.cache import POD, STAGE
-from stage_operator.kube import Refused, Trouble
-from stage_operator.model import CreatePod, DeletePod, Emit, Plan
-from stage_operator.queue import Retry
-from stage_operator.status import INTERVAL_S
+from stage_operator.client.kube import Refused, Trouble
+from stage_operator.loop.queue import Retry
+from stage_operator.observed.cache import POD, STAGE
+from stage_operator.values import CreatePod, DeletePod, Emit, Plan
+from stage_operator.write.status import INTERVAL_S
 from support.reconcile_bench import KEY, Bench, child, existing_pod
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stage_api import names
-from stage_operator.model import CreatePod
+from stage_operator.values import CreatePod
 from support.sim_cluster import SimCluster, SimOperator, stage
 
 OLD = {"device": "cpu"}

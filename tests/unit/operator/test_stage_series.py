@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stage_operator.stage_series import per_stage, ranks
+from stage_operator.telemetry.stage_series import per_stage, ranks
 
 
 def samples(*stages: dict[str, Any]) -> dict[tuple[str, ...], float]:

@@ -11,12 +11,12 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
 from stage_api import names
-from stage_operator import discovery
-from stage_operator.cache import STAGE
-from stage_operator.kube import STAGES, Kube, KubeError
-from stage_operator.metrics import Metrics
-from stage_operator.rate import Bucket
-from stage_operator.watches import Watches
+from stage_operator.client import discovery
+from stage_operator.client.kube import STAGES, Kube, KubeError
+from stage_operator.client.rate import Bucket
+from stage_operator.observed.cache import STAGE
+from stage_operator.observed.watches import Watches
+from stage_operator.telemetry.metrics import Metrics
 
 PATIENCE_S = 60.0
 

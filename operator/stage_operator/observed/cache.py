@@ -1,0 +1,341 @@
+"""What the cluster holds, as far as stages are concerned: kept by events, and set right by lists.
+
+An object is known by its version: what is older than what is here is news no more, whoever brings it. A list is
+exact about its own moment: what it lacks and what is not younger than it is gone, though no event said so. And who
+was deleted never comes back, since uids don't. So events, lists and the answers to our own writes may come in any
+order, and a create is in here before its event is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stage_api import names
+from stage_operator.observed.gone_pods import Departed
+from stage_operator.observed.interned import compact
+from stage_operator.values import Api, ChildKey, Manifest, Objects, StageKey
+
+STAGE: Final = names.KIND
+POD: Final = "Pod"
+NODE: Final = "Node"
+
+_TOMBSTONES: Final = (
+    20_000  # uids; a late event for one that was deleted longer ago is set right by the next list
+)
+
+Name = tuple[str, str]
+"""Namespace (empty for a node) and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a list changed."""
+
+    changed: tuple[Manifest, ...]
+    """As they are now; also those that are gone, as they last were."""
+    ghosts: int
+    """How many were gone without anybody having said so."""
+
+
+class Shelf:
+    """The objects of one kind."""
+
+    def __init__(
+        self,
+        slim: Callable[[Manifest], Manifest],
+        indexes: Mapping[str, Callable[[Manifest], Hashable | None]],
+        on_gone: Callable[[Manifest], None] = lambda gone: None,
+    ) -> None:
+        """`slim` leaves out what nobody reads; an index groups objects by what its function gives."""
+        self._slim = slim
+        self._on_gone = on_gone
+        self._objects: dict[Name, Manifest] = {}
+        self._owners: Final = dict(indexes)
+        self._members: dict[str, dict[Hashable, dict[Name, None]]] = {name: {} for name in indexes}
+        self._dead: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[Manifest]:
+        return iter(self._objects.values())
+
+    def get(self, name: Name) -> Manifest | None:
+        """The object of that name."""
+        return self._objects.get(name)
+
+    def of(self, index: str, owner: Hashable) -> Iterator[Manifest]:
+        """The objects of one group."""
+        return (self._objects[name] for name in self._members[index].get(owner, ()))
+
+    def put(self, raw: Manifest) -> Manifest | None:
+        """Take an object in. The answer is it, slimmed, if something about it is new, else None."""
+        metadata = raw["metadata"]
+        name = _name(raw)
+        old = self._objects.get(name)
+        if metadata.get("uid") in self._dead:
+            return None
+        if old is not None and version(raw) <= version(old):
+            return None
+        new: Manifest = compact(self._slim(raw))
+        self._unlink(name, old)
+        self._objects[name] = new
+        self._link(name, new)
+        return None if old is not None and _same(old, new) else new
+
+    def drop(self, raw: Manifest) -> Manifest | None:
+        """Let go of exactly this object. The answer is what was here, if it was."""
+        self._bury(raw)
+        name = _name(raw)
+        old = self._objects.get(name)
+        if old is None or _uid(old) != _uid(raw):
+            return None
+        self._unlink(name, old)
+        del self._objects[name]
+        self._on_gone(old)
+        return old
+
+    def replace(self, namespace: str | None, raws: Iterable[Manifest], at: int) -> Replaced:
+        """Set this right by a list of all that there was, in a namespace or anywhere, at version `at`."""
+        changed: list[Manifest] = []
+        listed: set[Name] = set()
+        for raw in raws:
+            listed.add(_name(raw))
+            if (new := self.put(raw)) is not None:
+                changed.append(new)
+        gone = [
+            old
+            for name, old in self._objects.items()
+            if name not in listed and namespace in (None, name[0]) and version(old) <= at
+        ]
+        for old in gone:
+            self.drop(old)
+        return Replaced((*changed, *gone), len(gone))
+
+    def _bury(self, raw: Manifest) -> None:
+        if (uid := _uid(raw)) is not None:
+            self._dead[uid] = None
+            if len(self._dead) > _TOMBSTONES:
+                self._dead.popitem(last=False)
+
+    def _link(self, name: Name, obj: Manifest) -> None:
+        for index, owner_of in self._owners.items():
+            if (owner := owner_of(obj)) is not None:
+                self._members[index].setdefault(owner, {})[name] = None
+
+    def _unlink(self, name: Name, old: Manifest | None) -> None:
+        if old is None:
+            return
+        for index, owner_of in self._owners.items():
+            if (owner := owner_of(old)) is not None:
+                members = self._members[index][owner]
+                del members[name]
+                if not members:
+                    del self._members[index][owner]
+
+
+class Cache:
+    """Every shelf, and which stages a change is about. Not for threads."""
+
+    def __init__(self) -> None:
+        self._departed = Departed()
+        self._shelves: dict[str, Shelf] = {
+            STAGE: Shelf(slim_stage, {}),
+            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}, self._departed.note),
+            NODE: Shelf(slim_node, {}),
+        }
+
+    def put(self, kind: str, raw: Manifest) -> frozenset[StageKey]:
+        """Take an object in; the stages for which that is news."""
+        new = self._shelf(kind).put(raw)
+        return frozenset() if new is None else self._about(kind, (new,))
+
+    def drop(self, kind: str, raw: Manifest) -> frozenset[StageKey]:
+        """Let go of this very object; the stages for which that is news."""
+        old = self._shelf(kind).drop(raw)
+        return frozenset() if old is None else self._about(kind, (old,))
+
+    def replace(
+        self, kind: str, namespace: str | None, raws: Iterable[Manifest], at: int
+    ) -> tuple[frozenset[StageKey], int]:
+        """Set a kind right by a list; the stages for which that is news, and how many ghosts were dropped."""
+        replaced = self._shelf(kind).replace(namespace, raws, at)
+        return self._about(kind, replaced.changed), replaced.ghosts
+
+    def stage(self, key: StageKey) -> Manifest | None:
+        """The stage's own object."""
+        return self._shelves[STAGE].get(key)
+
+    def stages(self) -> Iterator[Manifest]:
+        """All of them."""
+        return iter(self._shelves[STAGE])
+
+    def keys(self) -> frozenset[StageKey]:
+        """Which stages there are."""
+        return frozenset(StageKey.of(stage) for stage in self.stages())
+
+    def node(self, name: str) -> Manifest | None:
+        """A node that is known."""
+        return self._shelves[NODE].get(("", name))
+
+    def objects(self, key: StageKey, api: Api) -> Objects | None:
+        """What is known of a stage: its pods in the order of their names, the nodes they are on, its children."""
+        stage = self.stage(key)
+        if stage is None:
+            return None
+        pods = sorted(self._shelves[POD].of("stage", key), key=lambda pod: str(pod["metadata"]["name"]))
+        on = {name for pod in pods if (name := node_of(pod)) is not None}
+        return Objects(
+            stage=stage,
+            api=api,
+            pods=tuple(pods),
+            nodes={name: node for name in sorted(on) if (node := self.node(name)) is not None},
+            gone=self._departed.of(stage),
+            children={
+                ChildKey.of(child): child
+                for kind, shelf in self._shelves.items()
+                if kind not in (STAGE, POD, NODE)
+                for child in shelf.of("stage", key)
+            },
+        )
+
+    def child(self, manifest: Manifest) -> Manifest | None:
+        """What is there in the name of a manifest."""
+        return self._shelf(kind_of(manifest["apiVersion"], manifest["kind"])).get(_name(manifest))
+
+    def sizes(self) -> dict[str, int]:
+        """How many objects there are of each kind."""
+        return {kind: len(shelf) for kind, shelf in self._shelves.items()}
+
+    def _shelf(self, kind: str) -> Shelf:
+        if (shelf := self._shelves.get(kind)) is None:
+            shelf = self._shelves[kind] = Shelf(slim_child, {"stage": stage_of})
+        return shelf
+
+    def _about(self, kind: str, objs: Iterable[Manifest]) -> frozenset[StageKey]:
+        if kind == STAGE:
+            return frozenset(StageKey.of(obj) for obj in objs)
+        if kind == NODE:
+            pods = (pod for obj in objs for pod in self._shelves[POD].of("node", obj["metadata"]["name"]))
+            return frozenset(key for pod in pods if (key := stage_of(pod)) is not None)
+        return frozenset(key for obj in objs if (key := stage_of(obj)) is not None)
+
+
+def kind_of(api_version: str, kind: str) -> str:
+    """Under what a kind is kept here: the same for all versions of one group."""
+    if kind in (STAGE, POD, NODE):
+        return kind
+    group, _, _ = api_version.rpartition("/")
+    return f"{kind}.{group}" if group else kind
+
+
+def version(obj: Mapping[str, Any]) -> int:
+    """The moment an object, or a list, is from. Versions of one API server can be compared."""
+    return int(obj["metadata"].get("resourceVersion") or 0)
+
+
+def stage_of(obj: Mapping[str, Any]) -> StageKey | None:
+    """Which stage an object belongs to, by its label."""
+    metadata = obj["metadata"]
+    name = (metadata.get("labels") or {}).get(names.LABEL_STAGE)
+    return None if name is None else StageKey(metadata.get("namespace", ""), name)
+
+
+def node_of(pod: Mapping[str, Any]) -> str | None:
+    """Where a pod is bound to."""
+    return (pod.get("spec") or {}).get("nodeName")
+
+
+def slim_stage(raw: Manifest) -> Manifest:
+    """A stage as people and programs wrote it."""
+    return {**raw, "metadata": _metadata(raw)}
+
+
+def slim_child(raw: Manifest) -> Manifest:
+    """A child without its status, which nobody here reads and others write often."""
+    return {name: value for name, value in raw.items() if name != "status"} | {"metadata": _metadata(raw)}
+
+
+_OF_POD_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "schedulingGates", "schedulingGroup")
+_OF_POD_STATUS: Final = ("phase", "reason", "message")
+_OF_POD_PARTS: Final = {
+    "conditions": ("type", "status", "reason", "message", "lastTransitionTime"),
+    "containerStatuses": ("name", "state"),
+    "initContainerStatuses": ("name", "state"),
+}
+
+
+def slim_pod(raw: Manifest) -> Manifest:
+    """A pod without what nobody here reads: most of its spec, which can't change, and details of its status."""
+    status = raw.get("status") or {}
+    slim = _only(status, _OF_POD_STATUS)
+    for part, wanted in _OF_POD_PARTS.items():
+        if part in status:
+            slim[part] = [_only(one, wanted) for one in status[part] or ()]
+    return {
+        "apiVersion": "v1",
+        "kind": POD,
+        "metadata": _metadata(raw),
+        "spec": _only(raw.get("spec") or {}, _OF_POD_SPEC),
+        "status": slim,
+    }
+
+
+def _only(obj: Manifest, wanted: Iterable[str]) -> Manifest:
+    return {name: obj[name] for name in wanted if name in obj}
+
+
+def slim_node(raw: Manifest) -> Manifest:
+    """A node's labels, taints and conditions, without their heartbeats."""
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
+    metadata = raw["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": NODE,
+        "metadata": {name: metadata.get(name) for name in ("name", "uid", "resourceVersion", "labels")},
+        "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
+        "status": {
+            "conditions": [
+                {name: value for name, value in condition.items() if name != "lastHeartbeatTime"}
+                for condition in status.get("conditions") or ()
+            ]
+        },
+    }
+
+
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def _metadata(raw: Manifest) -> Manifest:
+    metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
+    if _LAST_APPLIED in (metadata.get("annotations") or ()):
+        metadata["annotations"] = {
+            name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED
+        }
+    return metadata
+
+
+def _name(obj: Manifest) -> Name:
+    metadata = obj["metadata"]
+    return (metadata.get("namespace") or "", metadata["name"])
+
+
+def _uid(obj: Manifest) -> str | None:
+    uid: str | None = obj["metadata"].get("uid")
+    return uid
+
+
+def _same(old: Manifest, new: Manifest) -> bool:
+    """Whether they differ in nothing but the version."""
+    if old.keys() != new.keys():
+        return False
+    if any(old[part] != new[part] for part in old if part != "metadata"):
+        return False
+    return _timeless(old["metadata"]) == _timeless(new["metadata"])
+
+
+def _timeless(metadata: Manifest) -> Manifest:
+    return {name: value for name, value in metadata.items() if name != "resourceVersion"}
