@@ -53,13 +53,13 @@ faults: $(READY)  ## Play every fault in every phase, layout and mode, then many
 
 soak: $(READY)  ## Ten minutes of full load with aborts, drops and killed ranks; fails if anything leaks
 	@mkdir -p build
-	@$(BIN)/python benchmarks/soak.py $(ARGS) 2>build/soak.log || { echo "see build/soak.log"; exit 1; }
+	@$(BIN)/python -m benchmarks soak $(ARGS) 2>build/soak.log || { echo "see build/soak.log"; exit 1; }
 
 bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(BIN)/python -m benchmarks engine $(ARGS)
 
 fleet: $(READY)  ## Measure the operator with 1,000 stages on played nodes, on a cluster as e2e takes it (ARGS for less)
-	@$(BIN)/python benchmarks/fleet.py $(ARGS)
+	@$(BIN)/python -m benchmarks fleet $(ARGS)
 
 generate: $(READY)  ## Write what is made from the code: the CRD, dashboards, pages and tables
 	$(BIN)/python -m stage_api.crdgen

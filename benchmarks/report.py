@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from machine import Load
+from benchmarks.machine import Load
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNNER = ROOT / "benchmarks" / "run.py"
 PATIENCE_S = 100
 
 SABOTAGE = """
 import sys
-sys.path.insert(0, {folder!r})
-import run, sides
+from benchmarks import __main__ as runner
+from benchmarks.engine import sides
 real = sides.Diffusers.draw
 def another_seed(self, prompts, seeds, *rest):
     return real(self, prompts, [seed + 1 for seed in seeds], *rest)
 sides.Diffusers.draw = another_seed
-sys.exit(run.main(["--quick", "--only", {only!r}]))
+sys.exit(runner.main(["--quick", "--only", {only!r}]))
 """
 
 
@@ -40,7 +39,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_quick_run_prints_its_table_and_writes_its_json(tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
-    done = _run(str(RUNNER), "--quick", "--only", "hub,scheduler", "--json", str(written))
+    done = _run("-m", "benchmarks", "--quick", "--only", "hub,scheduler", "--json", str(written))
     assert done.returncode == 0, done.stderr
     for said in ("hub, a call of one request", "10,000 waiting", "mean requests in a wave", "aim", "peer"):
         assert said in done.stdout
@@ -54,7 +53,7 @@ def test_a_quick_run_prints_its_table_and_writes_its_json(tmp_path: Path) -> Non
 
 
 def test_a_wrong_picture_ends_the_run() -> None:
-    done = _run("-c", SABOTAGE.format(folder=str(RUNNER.parent), only="hub"))
+    done = _run("-c", SABOTAGE.format(only="hub"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "wrong picture" in done.stderr
     assert "ratio" not in done.stdout
@@ -63,12 +62,9 @@ def test_a_wrong_picture_ends_the_run() -> None:
 @pytest.mark.parametrize(
     ("changed", "within", "wrong"), [(0, 0, False), (1, 0, True), (1, 1, False), (2, 1, True)]
 )
-def test_pictures_may_differ_by_what_was_allowed(
-    monkeypatch: pytest.MonkeyPatch, changed: int, within: int, wrong: bool
-) -> None:
+def test_pictures_may_differ_by_what_was_allowed(changed: int, within: int, wrong: bool) -> None:
     np = pytest.importorskip("numpy")
-    monkeypatch.syspath_prepend(str(RUNNER.parent))
-    import pictures
+    from benchmarks.engine import pictures
 
     theirs = np.full((4, 4, 3), 100, np.uint8)
     ours = theirs.copy()
@@ -80,10 +76,9 @@ def test_pictures_may_differ_by_what_was_allowed(
         assert pictures.check_same("here", [ours], [theirs], within=within) == changed
 
 
-def test_a_picture_that_misses_or_has_another_shape_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_misses_or_has_another_shape_is_wrong() -> None:
     np = pytest.importorskip("numpy")
-    monkeypatch.syspath_prepend(str(RUNNER.parent))
-    import pictures
+    from benchmarks.engine import pictures
 
     picture = np.zeros((4, 4, 3), np.uint8)
     with pytest.raises(pictures.WrongPicture, match="0 pictures, expected 1"):

@@ -14,7 +14,7 @@ from support.builders import EngineBuilder, a_request
 from support.scripted import pixel
 
 FEW, MANY, ROUNDS = 100, 10_000, 45
-# Anything that walks the line costs a hundredfold. `benchmarks/scheduler.py` measures finely.
+# Anything that walks the line costs a hundredfold. `benchmarks/engine/scheduler.py` measures finely.
 MOST = 10
 
 

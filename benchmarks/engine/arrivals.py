@@ -14,13 +14,13 @@ from statistics import fmean, median
 from typing import Protocol
 
 import numpy as np
-from batching import least_ratio, measure_cost
-from options import Options
-from pictures import check_same
-from report import Row
-from sides import MIXED, MODES, SLOTS, Diffusers, Sides, Stage, pixels
-from timing import paired
 
+from benchmarks.engine.batching import least_ratio, measure_cost
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import MIXED, MODES, SLOTS, Diffusers, Sides, Stage, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import paired
 from stage_runtime.engine.mode import Mode
 from stage_runtime.engine.streams import Stream
 

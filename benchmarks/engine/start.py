@@ -11,17 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from machine import assert_one_thread
-from options import Options
-from report import Row
-from sides import Sides, stage_config
-
+from benchmarks.engine.sides import Sides, stage_config
+from benchmarks.machine import assert_one_thread
+from benchmarks.options import Options
+from benchmarks.report import Row
 from stage_api.config import StageConfig
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.contract import ResolvedModel
 
 T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PEER = {
     "import": "7.6–8.5 s CPU",
@@ -50,7 +51,8 @@ def measure(options: Options, sides: Sides) -> list[Row]:
 
 def _start(folder: Path) -> dict[str, list[float]]:
     """Wall and CPU seconds of each part."""
-    done = subprocess.run([sys.executable, __file__, str(folder)], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmarks.engine.start", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     parts: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return parts
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from options import Options
-from report import Row
-from sides import EQUAL, SLOTS, Sides, Stage
-from timing import Times
-
+from benchmarks.engine.sides import EQUAL, SLOTS, Sides, Stage
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Times
 from stage_runtime.core.errors import StageError
 from stage_runtime.engine.mode import Mode
 

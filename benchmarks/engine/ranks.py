@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from options import Options
-from pictures import check_same
-from report import Row
-from sides import MIXED, MODES, Sides, Stage, pixels
-from timing import Ratio, in_turn
 
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import MIXED, MODES, Sides, Stage, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Ratio, in_turn
 from stage_runtime.engine.mode import Mode
 
 AIMS = {Mode.REQUEST: 1.05, Mode.STEP: 1.10}

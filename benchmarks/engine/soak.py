@@ -1,6 +1,6 @@
 """Full load for minutes, with random aborts, consumers that go away and ranks that are killed: does anything leak?
 
-    python benchmarks/soak.py [--minutes 10] [--life 20] [--seed 0]
+    python -m benchmarks soak [--minutes 10] [--life 20] [--seed 0]
 
 One life of an engine after another, over all modes and layouts; each ends with a killed rank or a close under load.
 After each life, and at rest within it, everything that is held is counted. Exit 1 when something is left, when it
@@ -14,7 +14,6 @@ import gc
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,11 @@ from dataclasses import dataclass, field
 from itertools import count, cycle
 from typing import Final
 
-import machine  # noqa: F401 - first, since it sets the number of threads
 import msgspec
 import numpy as np
 import psutil
-from remains import Remains, remains, table
 
+from benchmarks.engine.remains import Remains, remains, table
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_manifest
 from stage_runtime.assemble import build_engine
@@ -263,7 +261,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def leaks(seen: Sequence[Remains]) -> list[str]:
     """What is left after a life, or grows from life to life."""
     return [fault for one in seen for fault in one.left()] + Remains.growth(seen)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 
-from fleet_failing import Failure
-from fleet_sides import Fleet
-from operator_watched import Scrape, quantile_s, requests, writes
-from report import Row
+from benchmarks.fleet.failing import Failure
+from benchmarks.fleet.operator_watched import Scrape, quantile_s, requests, writes
+from benchmarks.fleet.sides import Fleet
+from benchmarks.report import Row
 
 
 @dataclass(slots=True)

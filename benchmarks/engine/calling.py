@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-import far_end
 import psutil
 import zmq
-from machine import cpu_seconds
-from options import Options
-from report import Row
-from sides import Sides
-from timing import Times
 
+from benchmarks.engine import far_end
+from benchmarks.engine.sides import Sides
+from benchmarks.machine import cpu_seconds
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Times
 from stage_runtime.core.control import Health
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.codec import encode

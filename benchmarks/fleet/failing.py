@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import fleet_stage
-from ground import EXIT
-from sightings import watching
-
+from benchmarks.fleet import planned
+from benchmarks.fleet.ground import EXIT
+from benchmarks.fleet.sightings import watching
 from stage_api import names
 from stage_operator.client.kube import PODS, Kube
 from stage_operator.values import Manifest
@@ -39,7 +38,7 @@ class Failure:
     @property
     def is_over(self) -> bool:
         """Whether the next life is whole."""
-        whole = fleet_stage.PODS
+        whole = planned.PODS
         return self.failed is not None and len(self.going) == len(self.ready) == whole
 
     def deleted_s(self) -> float:
@@ -76,7 +75,7 @@ class Failures:
                 failure.going.setdefault(name, at)
         else:
             failure.made.setdefault(name, at)
-            if fleet_stage.pod_is_ready(pod):
+            if planned.pod_is_ready(pod):
                 failure.ready.setdefault(name, at)
         if failure.is_over and all(each.is_over for each in self.of.values()):
             self.over.set()
@@ -90,7 +89,7 @@ async def failures(kube: Kube, namespace: str, stages: Sequence[str], seed: int 
         first = time.monotonic()
         for index, stage in enumerate(stages):
             await asyncio.sleep(max(0.0, first + index * EVERY_S - time.monotonic()))
-            pod = names.pod_name(stage, 0, 0, chance.randrange(fleet_stage.PODS))
+            pod = names.pod_name(stage, 0, 0, chance.randrange(planned.PODS))
             await kube.merge(PODS, namespace, pod, {"metadata": {"annotations": {EXIT: _CODE}}})
         try:
             async with asyncio.timeout(_LIMIT_S):

@@ -13,12 +13,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import machine
-import report
-from options import Options
+from benchmarks import machine, report
+from benchmarks.options import Options
 
 if TYPE_CHECKING:
-    from sides import Sides
+    from benchmarks.engine.sides import Sides
 
 ITEMS = {
     "alone": ("alone", "one request at a time"),
@@ -44,9 +43,9 @@ OF_A_MODEL = ("alone", "burst", "arrivals", "hub")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for."""
     asked = _parse(arguments)
-    import models
-    from pictures import WrongPicture
-    from sides import Sides, settings
+    from benchmarks.engine import models
+    from benchmarks.engine.pictures import WrongPicture
+    from benchmarks.engine.sides import Sides, settings
 
     about = {"machine": machine.describe(), "settings": settings(asked.model), "quick": asked.quick}
     for name, facts in list(about.items())[:2]:
@@ -74,7 +73,7 @@ def _measured(name: str, options: Options, sides: Sides) -> list[report.Row]:
     module, what = ITEMS[name]
     print(f"… {name}: {what}", file=sys.stderr, flush=True)
     watch = machine.LoadWatch()
-    rows: list[report.Row] = importlib.import_module(module).measure(options, sides)
+    rows: list[report.Row] = importlib.import_module(f"benchmarks.engine.{module}").measure(options, sides)
     load = watch.so_far()
     for row in rows:
         row.load = load
@@ -115,7 +114,3 @@ def _about_load(rows: Sequence[report.Row]) -> str:
     if any(load.busy for load in loads):
         text += "\nTHE MACHINE WAS BUSY: trust what is by CPU time, and exact counts; nothing else"
     return text
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import ground
-import machine
-import report
-from fleet_failing import failures
-from fleet_rows import Measured, Rest, rows
-from fleet_sides import BareSide, OperatorSide
-from operator_watched import WatchedOperator, parse, since, total, writes
-
+from benchmarks import machine, report
+from benchmarks.fleet import ground
+from benchmarks.fleet.failing import failures
+from benchmarks.fleet.operator_watched import WatchedOperator, parse, since, total, writes
+from benchmarks.fleet.rows import Measured, Rest, rows
+from benchmarks.fleet.sides import BareSide, OperatorSide
 from stage_operator.client.connection import configure
 from stage_operator.client.kube import Kube
 from stage_operator.client.rate import Bucket
@@ -201,7 +199,3 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         asked.stages, asked.rounds, asked.rest, asked.failures = 20, 1, 5.0, 5
     asked.failures = min(asked.failures, asked.stages)
     return asked
-
-
-if __name__ == "__main__":
-    sys.exit(main())

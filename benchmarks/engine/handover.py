@@ -9,12 +9,11 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from calling import PATIENCE_S, ranks
-from options import Options
-from report import Row
-from sides import Sides
-from timing import Times
-
+from benchmarks.engine.calling import PATIENCE_S, ranks
+from benchmarks.engine.sides import Sides
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Times
 from stage_runtime.core.control import Invoke
 from stage_runtime.core.outcome import Completed
 from stage_runtime.ipc.channel import EngineChannel

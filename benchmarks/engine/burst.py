@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from options import Options
-from pictures import check_same
-from report import Row
-from sides import EQUAL, MIXED, MODES, SLOTS, Sides, pixels
-from timing import Ratio, in_turn
 
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import EQUAL, MIXED, MODES, SLOTS, Sides, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Ratio, in_turn
 from stage_runtime.engine.mode import Mode
 
 AIM = 1.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 
-import scheduler
-from options import Options
-from report import Row
-from sides import Sides
-
+from benchmarks.engine import scheduler
+from benchmarks.engine.sides import Sides
+from benchmarks.options import Options
+from benchmarks.report import Row
 from stage_runtime.sched.step import StepScheduler
 
 ORIENTATION = {"finish": "25 µs", "abort": "5 µs"}

@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from models import SHAPES
-from options import Options
-from report import Row
-from sides import GUIDANCE, SIDE, STEPS, Sides
 
-MANIFEST = Path(__file__).resolve().parent.parent / "examples" / "shapes.yaml"
+from benchmarks.engine.models import SHAPES
+from benchmarks.engine.sides import GUIDANCE, SIDE, STEPS, Sides
+from benchmarks.options import Options
+from benchmarks.report import Row
+
+MANIFEST = Path(__file__).resolve().parents[2] / "examples" / "shapes.yaml"
 AIM_CORES = 0.02
 WINDOW_S = 5.0
 START_LIMIT_S, STOP_LIMIT_S = 120.0, 30.0

@@ -19,7 +19,7 @@ import psutil
 
 from stage_api import crdgen, names
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 EXIT: Final = "kube.local/exit"
 """Annotation of a pod: it fails with that exit code."""
 TAINT: Final = "omnistage.io/played"

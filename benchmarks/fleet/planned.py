@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from ground import placement
-
+from benchmarks.fleet.ground import placement
 from stage_api import names
 from stage_operator.decide.plan import plan
 from stage_operator.values import Api, Apply, CreateOnce, CreatePod, Manifest, Objects, PlanSettings

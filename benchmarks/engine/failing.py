@@ -8,11 +8,11 @@ import time
 from statistics import median
 
 import psutil
-from machine import cpu_seconds
-from options import Options
-from report import Row
-from sides import EQUAL, MODES, SLOTS, Sides, Stage
 
+from benchmarks.engine.sides import EQUAL, MODES, SLOTS, Sides, Stage
+from benchmarks.machine import cpu_seconds
+from benchmarks.options import Options
+from benchmarks.report import Row
 from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.engine.mode import Mode
 

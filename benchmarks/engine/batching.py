@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, median
 
-from options import Options
-from sides import MIXED, SLOTS, STEPS, Sides
-from timing import in_turn
-
+from benchmarks.engine.sides import MIXED, SLOTS, STEPS, Sides
+from benchmarks.options import Options
+from benchmarks.timing import in_turn
 from stage_runtime.engine.mode import Mode
 
 SIZES = (1, 2, 4, SLOTS)

@@ -1,6 +1,6 @@
 """From the death of a rank to a new life: how long each step takes, on a cluster where a stage serves.
 
-    python benchmarks/recovery.py NAMESPACE/STAGE [--times 10]
+    python -m benchmarks recovery NAMESPACE/STAGE [--times 10]
 
 Takes KUBECONFIG, kubectl, and a stage of one replica whose policy restarts it at once (failurePolicy.resetAfterSeconds
 has passed). Times are by this machine's clock, from when a watch told of a step.
@@ -21,8 +21,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Final
 
-from sightings import watching
-
+from benchmarks.fleet.sightings import watching
 from stage_api import names
 from stage_operator.client.connection import configure
 from stage_operator.client.kube import PODS
@@ -150,7 +149,3 @@ async def _until(condition: Any) -> None:
 def _kubectl(namespace: str, *args: str) -> str:
     command = ["kubectl", f"--namespace={namespace}", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main())

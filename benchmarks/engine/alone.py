@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from options import Options
-from pictures import check_same
 from PIL import Image
-from report import Row
-from sides import MIXED, MODES, Sides, pixels
-from timing import Ratio, in_turn
 
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import MIXED, MODES, Sides, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Ratio, in_turn
 from stage_runtime.engine.mode import Mode
 
 AIM = 1.03

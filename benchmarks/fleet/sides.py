@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import fleet_stage
-from ground import kubectl, wipe
-from sightings import watching
-
+from benchmarks.fleet import planned
+from benchmarks.fleet.ground import kubectl, wipe
+from benchmarks.fleet.sightings import watching
 from stage_api import names
 from stage_operator.client.discovery import CHILD_KINDS, discover
 from stage_operator.client.kube import PODS, SECRETS, STAGES, Kube, Resource, resource_of
@@ -56,13 +55,13 @@ class OperatorSide:
 
         def see(type_: str, seen: Manifest, at: float) -> None:
             name = seen["metadata"]["name"]
-            if type_ != "DELETED" and name in fleet.begun and fleet_stage.is_ready(seen):
+            if type_ != "DELETED" and name in fleet.begun and planned.is_ready(seen):
                 fleet.ready.setdefault(name, at)
                 if len(fleet.ready) == len(stages):
                     there.set()
 
         async def begin(name: str) -> None:
-            await self._kube.create(fleet_stage.stage(name, self._namespace))
+            await self._kube.create(planned.stage(name, self._namespace))
 
         async with watching(self._kube.configuration, STAGES, self._namespace, see):
             await _paced(stages, rate, begin, fleet)
@@ -78,7 +77,7 @@ class OperatorSide:
             made |= {(each["kind"], each["metadata"]["name"]) for each in listing.items}
         api = await discover(self._kube, nodes=True)
         stored = await self._kube.get(STAGES, self._namespace, stage)
-        parts = fleet_stage.parts(stage, stored, api, owner=stored)
+        parts = planned.parts(stage, stored, api, owner=stored)
         wanted = {(each["kind"], each["metadata"]["name"]) for part in parts for each in part}
         if made != wanted:
             raise RuntimeError(f"the sides differ in {sorted(made ^ wanted)}")
@@ -101,9 +100,9 @@ class BareSide:
         api = await discover(self._kube, nodes=True)
         metadata = {"name": f"owner-of-{stages[0]}", "namespace": self._namespace}
         owner = await self._kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
-        wanted = fleet_stage.stage(stages[0], self._namespace)
+        wanted = planned.stage(stages[0], self._namespace)
         stored = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=wanted))
-        return {name: fleet_stage.parts(name, stored, api, owner) for name in stages}
+        return {name: planned.parts(name, stored, api, owner) for name in stages}
 
     async def converge(self, stages: Sequence[str], rate: float) -> Fleet:
         """Begin so many stages a second, and wait until all their pods are Ready."""
@@ -114,7 +113,7 @@ class BareSide:
 
         def see(type_: str, seen: Manifest, at: float) -> None:
             name = seen["metadata"].get("labels", {}).get(names.LABEL_STAGE)
-            if name in waiting and type_ != "DELETED" and fleet_stage.pod_is_ready(seen):
+            if name in waiting and type_ != "DELETED" and planned.pod_is_ready(seen):
                 waiting[name].discard(seen["metadata"]["name"])
                 if not waiting[name]:
                     fleet.ready.setdefault(name, at)

@@ -14,12 +14,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from options import Options
-from pictures import check_same
-from report import Row
-from sides import EQUAL, Diffusers, Sides, Stage, pixels
-from timing import Times, in_turn
 
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import EQUAL, Diffusers, Sides, Stage, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Times, in_turn
 from stage_runtime.core.outcome import Completed, Output
 from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.arguments import small_arguments

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from machine import assert_one_thread
-from pictures import Picture
 
+from benchmarks.engine.pictures import Picture
+from benchmarks.machine import assert_one_thread
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage

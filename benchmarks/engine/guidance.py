@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from options import Options
-from pictures import check_same
-from report import Row
-from sides import EQUAL, MODES, SLOTS, Sides, Stage, pixels
-from timing import Ratio, in_turn
-
+from benchmarks.engine.pictures import check_same
+from benchmarks.engine.sides import EQUAL, MODES, SLOTS, Sides, Stage, pixels
+from benchmarks.options import Options
+from benchmarks.report import Row
+from benchmarks.timing import Ratio, in_turn
 from stage_runtime.engine.mode import Mode
 
 AIM = 1.4

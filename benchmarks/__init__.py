@@ -1,0 +1,1 @@
+"""What is measured, and beside what: `engine` on this machine, `fleet` on a cluster."""
