@@ -20,6 +20,10 @@ from stage_api.errors import Fault
 LAW_BROKEN: Final = "law_broken"  # type of the pydantic error whose context carries the faults
 
 
+Limit = int | tuple[str, ...]
+"""What a version can execute of a field: a number up to this, a switch at no other position, one of these words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Law:
     """One rule over the fields `reads` of the model that carries it.
@@ -51,6 +55,8 @@ class Contract(BaseModel):
     )
 
     laws: ClassVar[tuple[Law, ...]] = ()
+    executable: ClassVar[Mapping[str, Limit]] = {}
+    """Of a section of the spec: what this version can execute of it, by path. What isn't listed has no limit."""
 
     @model_validator(mode="before")
     @classmethod

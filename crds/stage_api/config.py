@@ -17,31 +17,27 @@ from stage_api.base import Contract, Law
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError, show
 from stage_api.execution import unsupported, unsupported_in
-from stage_api.offload import OffloadSpec
-from stage_api.parallelism import MAX_RANKS_PER_POD, ParallelismSpec
-from stage_api.spec import UNI_LAW, DrainSpec, EngineSpec, ModelSpec, StartupSpec
+from stage_api.parallelism import MAX_RANKS_PER_POD
+from stage_api.section import Entry, entries
+from stage_api.spec import UNI_LAW, PodSections
 from stage_api.stage import DiffusionStage
 from stage_api.topology import Topology, derive
 
 MAX_CONFIG_BYTES: Final = 1 << 20  # of a ConfigMap
+_DEMANDED: Final = ("engine", "parallelism", "startup", "drain", "offload")
+"""Sections that pods of the first versions demand, though nothing is said in them."""
 
 
-class StageConfig(Contract):
-    """All that is the same for every pod of a stage."""
+class StageConfig(PodSections):
+    """All that is the same for every pod of a stage: the sections that pods are told, and what follows from others."""
 
     contract_version: int = Field(description="Version of this file's meaning.")
     name: str = Field(description="Name of the stage.")
     namespace: str = Field(description="Namespace of the stage.")
-    model: ModelSpec = Field(description="The model, its name filled in.")
-    engine: EngineSpec = Field(description="How requests are scheduled and computed.")
-    parallelism: ParallelismSpec = Field(description="Rank layout of a replica.")
     ranks_per_pod: Annotated[int, Field(ge=1, le=MAX_RANKS_PER_POD)] = Field(
         description="Ranks in each pod, filled in."
     )
     topology_digest: str = Field(description="Digest of the topology that the maker of this file derived.")
-    startup: StartupSpec = Field(description="How a replica comes up.")
-    drain: DrainSpec = Field(description="How a replica goes down.")
-    offload: OffloadSpec = Field(description="What leaves the device between uses.")
 
     laws: ClassVar[tuple[Law, ...]] = (UNI_LAW,)
 
@@ -49,20 +45,15 @@ class StageConfig(Contract):
     def from_stage(cls, stage: DiffusionStage) -> Self:
         """The config of a stage's pods."""
         spec = stage.spec
+        told = {entry.name: _as_told(entry, getattr(spec, entry.name)) for entry in entries(PodSections)}
+        told["model"] = spec.model.model_copy(update={"name": stage.served_name})
         return cls(
             contract_version=names.CONTRACT_VERSION,
             name=stage.metadata.name,
             namespace=stage.metadata.namespace,
-            model=spec.model.model_copy(update={"name": stage.served_name}),
-            engine=EngineSpec.model_validate(
-                {name: getattr(spec.engine, name) for name in EngineSpec.model_fields}
-            ),
-            parallelism=spec.parallelism,
             ranks_per_pod=spec.ranks_per_pod,
             topology_digest=derive(spec.parallelism, spec.ranks_per_pod).digest,
-            startup=spec.startup,
-            drain=spec.drain,
-            offload=spec.offload,
+            **told,
         )
 
     @property
@@ -81,7 +72,15 @@ class StageConfig(Contract):
         know, can read it as long as nobody asks for what only a newer one has.
         """
         told = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+        told = {**{section: {} for section in _DEMANDED}, **told}
         return json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _as_told(entry: Entry, value: Any) -> Any:
+    """A section of the spec as pods know it: less what only the operator reads."""
+    if isinstance(value, Contract) and type(value) is not entry.kind:
+        return entry.kind.model_validate({name: getattr(value, name) for name in entry.kind.model_fields})
+    return value
 
 
 def load(path: str | Path, *, executable: bool = False) -> StageConfig:
@@ -111,7 +110,7 @@ def parse(data: bytes | str, *, executable: bool = False) -> StageConfig:
         config = decode(StageConfig, value)
         derived = config.topology().digest
     except SpecError as error:
-        refused = unsupported_in(value) if executable else ()
+        refused = unsupported_in(StageConfig, value) if executable else ()
         raise SpecError((*error.faults, *refused)) from None
     faults = list(unsupported(config)) if executable else []
     if config.topology_digest != derived:

@@ -10,6 +10,7 @@ from stage_api import names, yaml_text
 from stage_api.decode import decode
 from stage_api.errors import Fault, SpecError, join, show
 from stage_api.execution import unsupported_in
+from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import DiffusionStage
 
 MAX_DEPTH: Final = yaml_text.MAX_DEPTH
@@ -56,7 +57,7 @@ def parse_stage(value: object, *, executable: bool = False) -> DiffusionStage:
     """
     stage = plain(value)
     spec = stage.get("spec") if isinstance(stage, dict) else None
-    refused = unsupported_in(spec) if executable else ()
+    refused = unsupported_in(DiffusionStageSpec, spec) if executable else ()
     try:
         made = decode(DiffusionStage, stage)
     except SpecError as error:

@@ -1,12 +1,13 @@
-"""What leaves the device between uses, as the user asks for it. Its execution is not there yet: see `execution`."""
+"""What leaves the device between uses, as the user asks for it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from stage_api.base import Contract
+from stage_api.base import Contract, Limit
 from stage_api.parallelism import ParallelismSpec
 
 
@@ -27,6 +28,8 @@ class OffloadSpec(Contract):
     distributed_layerwise: DistributedLayerwiseSpec = Field(
         default=DistributedLayerwiseSpec(), description="Spread of the denoiser's layers over the ranks."
     )
+
+    executable: ClassVar[Mapping[str, Limit]] = {"distributedLayerwise.enabled": False}
 
 
 class AsksForOffload(Protocol):

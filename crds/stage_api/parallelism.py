@@ -1,27 +1,23 @@
 """How a replica's ranks are laid out, as the user asks for it, and the laws of such a layout.
 
-Decides which layouts exist. Which of them this version can run is `stage_api.execution`'s
-affair, and who sits where is `stage_api.topology`'s.
+Decides which layouts exist, and which of them this version can run. Who sits where is `stage_api.topology`'s
+affair.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from stage_api.base import Contract, Law
+from stage_api.base import Contract, Law, Limit
 from stage_api.errors import Fault
 
 Axis = Literal["tensor", "ulysses", "ring", "pipeline", "cfg", "data"]
 AXES: Final[tuple[Axis, ...]] = ("tensor", "ulysses", "ring", "pipeline", "cfg", "data")
 """The axes, innermost first: ranks along `tensor` are adjacent, since they talk most."""
-
-PATHS: Final[dict[Axis, str]] = {
-    axis: f"sequence.{axis}" if axis in ("ulysses", "ring") else axis for axis in AXES
-}
-"""Where each axis stands inside `spec.parallelism`."""
 
 MAX_DEGREE: Final = 64
 MAX_WORLD: Final = 1024
@@ -49,6 +45,13 @@ class ParallelismSpec(Contract):
     data: Degree = Field(
         default=1, description="Copies of the model inside one replica. Prefer `replicas` to scale out."
     )
+
+    executable: ClassVar[Mapping[str, Limit]] = {
+        "tensor": 1,
+        "sequence.ulysses": 1,
+        "sequence.ring": 1,
+        "pipeline": 1,
+    }
 
     @property
     def degrees(self) -> dict[Axis, int]:

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from stage_api import names, schema
 from stage_api.errors import join
-from stage_api.execution import EXECUTABLE
+from stage_api.execution import executed
 from stage_api.outcome import ExitCode
-from stage_api.parallelism import PATHS
-from stage_api.revision import COUNTED
-from stage_api.spec import DiffusionStageSpec
+from stage_api.section import entries
+from stage_api.spec import DiffusionStageSpec, PodSections
 from stage_api.stage import NAME_RULE, DiffusionStage
 from stage_api.status import CONDITIONS
 
@@ -37,9 +36,8 @@ def page() -> str:
         "### What a change does",
         _changes(),
         "### What this version executes",
-        "The manifest describes every layout of ranks; a degree above these is refused, never ignored: "
-        + ", ".join(f"`{PATHS[axis]}` {limit}" for axis, limit in EXECUTABLE.items())
-        + ".",
+        "The manifest describes more than can be run yet. What goes beyond these is refused, never ignored.",
+        _limits(),
         "## status",
         _table(_rows(root["properties"]["status"], "")),
         "### Conditions",
@@ -94,17 +92,25 @@ def _messages(node: schema.Schema, path: str) -> Iterator[tuple[str, str]]:
 
 def _changes() -> str:
     """Which fields replace pods, and which don't."""
-    fields = {
-        str(info.alias or name): COUNTED.get(name) for name, info in DiffusionStageSpec.model_fields.items()
-    }
-    whole = [field for field, counted in fields.items() if counted is True]
+    counted = {entry.alias: entry.section.replaces_pods for entry in entries(DiffusionStageSpec)}
+    whole = [field for field, pods in counted.items() if pods is True]
     parts = [
-        f"{field}.{part}" for field, inner in fields.items() if isinstance(inner, dict) for part in inner
+        f"{field}.{part}" for field, inner in counted.items() if not isinstance(inner, bool) for part in inner
     ]
-    others = [field for field in fields if field not in whole]
+    others = [field for field in counted if field not in whole]
     return (
         f"Another value in {_listed([*whole, *parts])} is another revision, and replicas are replaced as `rollout` "
-        f"says. Any other change, in {_listed(others)}, is carried out at once and replaces no pod."
+        f"says. Any other change, in {_listed(others)}, is carried out at once and replaces no pod. "
+        f"Pods are told {_listed([entry.alias for entry in entries(PodSections)])}, each as it was when they were made."
+    )
+
+
+def _limits() -> str:
+    """What this version can execute of the sections that it can't execute whole."""
+    return "\n".join(
+        f"- `{entry.alias}.{path}`: {executed(limit)}"
+        for entry in entries(DiffusionStageSpec)
+        for path, limit in entry.executable.items()
     )
 
 

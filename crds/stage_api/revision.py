@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from typing import Final
 
+from stage_api.section import entries
 from stage_api.spec import DiffusionStageSpec
 
 REVISION_CHARS: Final = 10
-
-COUNTED: Final[dict[str, bool | dict[str, bool]]] = {
-    "model": True,
-    "engine": True,
-    "parallelism": True,
-    "topology": True,
-    "resources": True,
-    "pod_template": True,
-    "startup": True,
-    "drain": True,
-    "offload": True,
-    "gang": {"mode": True},
-}
-"""The fields of the spec that change a pod."""
 
 
 def revision_of(spec: DiffusionStageSpec) -> str:
     """The revision of a spec; equal for equal wishes, however they are written down."""
     said = spec.model_dump(
-        mode="json", by_alias=True, include=COUNTED, exclude_defaults=True, exclude_none=True
+        mode="json", by_alias=True, include=_counted(), exclude_defaults=True, exclude_none=True
     )
     said = {section: value for section, value in said.items() if value != {}}
     canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:REVISION_CHARS]
+
+
+@cache
+def _counted() -> dict[str, bool | set[str]]:
+    """The fields of the spec that change a pod, as pydantic selects them."""
+    return {
+        entry.name: counted if isinstance(counted, bool) else set(counted)
+        for entry in entries(DiffusionStageSpec)
+        if (counted := entry.section.replaces_pods)
+    }

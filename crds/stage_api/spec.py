@@ -1,5 +1,6 @@
 """What a user may ask of a stage: the `spec` of a DiffusionStage.
 
+A section is entered once, with its `Section`: in `PodSections` if pods are told it, else in `DiffusionStageSpec`.
 Every field has a consumer. Rules over several fields are laws of the model that sees them all;
 rules about the layout of ranks are in `stage_api.parallelism`.
 """
@@ -27,6 +28,7 @@ from stage_api.parallelism import (
 from stage_api.pod_template import PodTemplate
 from stage_api.resources import DEFAULT_ACCELERATOR, ResourcesSpec
 from stage_api.rollout import DisruptionSpec, RolloutSpec
+from stage_api.section import Section
 from stage_api.source import ImageReference, ModelSource, PullPolicy
 from stage_api.surroundings import GangSpec, MonitoringSpec, NetworkPolicySpec
 
@@ -289,50 +291,73 @@ class DrainSpec(Contract):
     )
 
 
-class DiffusionStageSpec(Contract):
-    """What the user asks for."""
+class PodSections(Contract):
+    """The sections that pods are told: what the spec and the config of its pods have in common."""
 
-    replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=1, description="Independent copies of the stage, each with all its ranks."
+    model: Annotated[ModelSpec, Section()] = Field(description="The model that the stage serves.")
+    engine: Annotated[EngineSpec, Section()] = Field(
+        default=EngineSpec(), description="How requests are scheduled and computed."
     )
-    model: ModelSpec = Field(description="The model that the stage serves.")
-    engine: StageEngineSpec = Field(
-        default=StageEngineSpec(), description="How requests are scheduled and computed."
-    )
-    parallelism: ParallelismSpec = Field(
+    parallelism: Annotated[ParallelismSpec, Section()] = Field(
         default=ParallelismSpec(), description="Rank layout of one replica. The degrees multiply."
     )
-    topology: TopologySpec = Field(default=TopologySpec(), description="Where the ranks of one replica sit.")
-    startup: StartupSpec = Field(default=StartupSpec(), description="How a replica comes up.")
-    drain: DrainSpec = Field(default=DrainSpec(), description="How a replica goes down.")
-    failure_policy: FailurePolicySpec = Field(
+    startup: Annotated[StartupSpec, Section()] = Field(
+        default=StartupSpec(), description="How a replica comes up."
+    )
+    drain: Annotated[DrainSpec, Section()] = Field(
+        default=DrainSpec(), description="How a replica goes down."
+    )
+    offload: Annotated[OffloadSpec, Section()] = Field(
+        default=OffloadSpec(), description="What leaves the device between uses."
+    )
+
+
+_KEEPS_PODS: Final = Section(replaces_pods=False)
+
+
+class DiffusionStageSpec(PodSections):
+    """What the user asks for."""
+
+    replicas: Annotated[int, Field(ge=0, le=1000), _KEEPS_PODS] = Field(
+        default=1, description="Independent copies of the stage, each with all its ranks."
+    )
+    engine: Annotated[StageEngineSpec, Section()] = Field(
+        default=StageEngineSpec(), description="How requests are scheduled and computed."
+    )
+    topology: Annotated[TopologySpec, Section()] = Field(
+        default=TopologySpec(), description="Where the ranks of one replica sit."
+    )
+    failure_policy: Annotated[FailurePolicySpec, _KEEPS_PODS] = Field(
         default=FailurePolicySpec(), description="What follows when a replica ends by itself."
     )
-    offload: OffloadSpec = Field(default=OffloadSpec(), description="What leaves the device between uses.")
-    suspend: bool = Field(default=False, description="Run no pods, and keep everything else.")
-    resources: ResourcesSpec = Field(
+    suspend: Annotated[bool, _KEEPS_PODS] = Field(
+        default=False, description="Run no pods, and keep everything else."
+    )
+    resources: Annotated[ResourcesSpec, Section()] = Field(
         default=ResourcesSpec(), description="What each pod asks of its node, beside its accelerators."
     )
-    pod_template: PodTemplate = Field(
+    pod_template: Annotated[PodTemplate, Section()] = Field(
         default={},
         description="Part of a Kubernetes pod template, {metadata: {labels, annotations}, spec}, laid over the pods. "
         f"Containers, volumes and variables are matched by name; the stage's container is `{names.CONTAINER}`. "
         "What other fields say, or the operator sets, is refused.",
     )
-    gang: GangSpec = Field(
+    gang: Annotated[GangSpec, Section(replaces_pods=frozenset({"mode"}))] = Field(
         default=GangSpec(), description="How the pods of one replica are scheduled together or not at all."
     )
-    rollout: RolloutSpec = Field(
+    rollout: Annotated[RolloutSpec, _KEEPS_PODS] = Field(
         default=RolloutSpec(),
         description="How replicas are brought to a new spec, one whole replica at a time.",
     )
-    disruption: DisruptionSpec = Field(
+    disruption: Annotated[DisruptionSpec, _KEEPS_PODS] = Field(
         default=DisruptionSpec(), description="What drained nodes may do to the stage."
     )
-    network_policy: NetworkPolicySpec = Field(
+    network_policy: Annotated[NetworkPolicySpec, _KEEPS_PODS] = Field(
         default=NetworkPolicySpec(), description="Who may reach the stage's pods."
     )
-    monitoring: MonitoringSpec = Field(default=MonitoringSpec(), description="How the stage is watched.")
+    monitoring: Annotated[MonitoringSpec, _KEEPS_PODS] = Field(
+        default=MonitoringSpec(), description="How the stage is watched."
+    )
 
     laws: ClassVar[tuple[Law, ...]] = (*LAYOUT_LAWS, UNI_LAW)
 

@@ -87,10 +87,10 @@ def test_another_contract_version_is_refused_before_anything_else() -> None:
 
 def test_every_fault_of_a_config_is_named() -> None:
     assert messages(changed(ranksPerPod=0, later=True, drain={"admitSeconds": -1})) == [
-        "ranksPerPod: expected an integer 1..16, got 0",
         "drain.admitSeconds: expected an integer 0..300, got -1",
-        "later: expected one of the fields contractVersion, name, namespace, model, engine, parallelism, "
-        "ranksPerPod, topologyDigest, startup, drain, offload, got an unknown field",
+        "ranksPerPod: expected an integer 1..16, got 0",
+        "later: expected one of the fields model, engine, parallelism, startup, drain, offload, contractVersion, "
+        "name, namespace, ranksPerPod, topologyDigest, got an unknown field",
     ]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stage_api import schema
 from stage_api.errors import Fault
-from stage_api.execution import EXECUTABLE, unsupported, unsupported_in
+from stage_api.execution import executed, unsupported, unsupported_in
 from stage_api.manifest import parse_stage
-from stage_api.parallelism import AXES
+from stage_api.section import entries
 from stage_api.spec import DiffusionStageSpec
 
 
@@ -64,15 +65,38 @@ def test_spreading_layers_over_ranks_is_refused() -> None:
 
 def test_what_is_refused_is_named_beside_a_section_that_cannot_be_read() -> None:
     sections = {"parallelism": {"tensor": 2}, "offload": [1], "engine": 3}
-    assert [fault.path for fault in unsupported_in(sections)] == ["spec.parallelism.tensor"]
+    assert [fault.path for fault in unsupported_in(DiffusionStageSpec, sections)] == [
+        "spec.parallelism.tensor"
+    ]
     sections = {"parallelism": {"tensor": 0}, "offload": {"distributedLayerwise": {"enabled": True}}}
-    assert [fault.path for fault in unsupported_in(sections)] == ["spec.offload.distributedLayerwise.enabled"]
+    assert [fault.path for fault in unsupported_in(DiffusionStageSpec, sections)] == [
+        "spec.offload.distributedLayerwise.enabled"
+    ]
 
 
 @pytest.mark.parametrize("sections", [None, [], "spec", 3])
 def test_what_holds_no_sections_asks_for_nothing(sections: object) -> None:
-    assert unsupported_in(sections) == ()
+    assert unsupported_in(DiffusionStageSpec, sections) == ()
 
 
-def test_every_axis_has_a_limit() -> None:
-    assert tuple(EXECUTABLE) == AXES
+LIMITS = [
+    (entry.alias, path, limit)
+    for entry in entries(DiffusionStageSpec)
+    for path, limit in entry.executable.items()
+]
+
+
+@pytest.mark.parametrize(("section", "path", "limit"), LIMITS)
+def test_every_limit_is_of_a_field_and_of_its_own_kind(section: str, path: str, limit: object) -> None:
+    field = schema.at(schema.structural(DiffusionStageSpec), (section, *path.split(".")))
+    assert field is not None
+    kinds = {bool: "boolean", int: "integer", tuple: "string"}
+    assert field["type"] == kinds[type(limit)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [(False, "false"), (True, "true"), (1, "1"), (4, "1..4"), (("a",), "a"), (("a", "b"), "one of a, b")],
+)
+def test_a_limit_says_what_it_leaves(limit: int | tuple[str, ...], said: str) -> None:
+    assert executed(limit) == said

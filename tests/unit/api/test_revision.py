@@ -10,7 +10,8 @@ import pytest
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
-from stage_api.revision import COUNTED, revision_of
+from stage_api.revision import revision_of
+from stage_api.section import entries
 from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import DiffusionStage
 
@@ -81,7 +82,11 @@ def test_every_field_of_the_spec_is_known_to_change_pods_or_not_to() -> None:
     tried = {section for change in (*CHANGES, *SURROUNDINGS) for section in change}
     assert tried == {field.alias for field in DiffusionStageSpec.model_fields.values()}
     counted = {section for change in CHANGES for section in change}
-    assert counted == {DiffusionStageSpec.model_fields[name].alias for name in COUNTED}
+    assert counted == {e.alias for e in entries(DiffusionStageSpec) if e.section.replaces_pods}
+
+
+def test_every_field_of_the_spec_is_entered_as_a_section() -> None:
+    assert [entry.name for entry in entries(DiffusionStageSpec)] == list(DiffusionStageSpec.model_fields)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=json.dumps)
