@@ -31,6 +31,7 @@ from stage_api.rollout import DisruptionSpec, RolloutSpec
 from stage_api.section import Section
 from stage_api.source import ImageReference, ModelSource, PullPolicy
 from stage_api.surroundings import GangSpec, MonitoringSpec, NetworkPolicySpec
+from stage_api.vae import VaeSpec
 
 MAX_PX: Final = 8192
 MAX_STEPS: Final = 1000
@@ -309,6 +310,9 @@ class PodSections(Contract):
     )
     offload: Annotated[OffloadSpec, Section()] = Field(
         default=OffloadSpec(), description="What leaves the device between uses."
+    )
+    vae: Annotated[VaeSpec, Section()] = Field(
+        default=VaeSpec(), description="How the VAE saves memory, at the price of time."
     )
 
 

@@ -89,8 +89,8 @@ def test_every_fault_of_a_config_is_named() -> None:
     assert messages(changed(ranksPerPod=0, later=True, drain={"admitSeconds": -1})) == [
         "drain.admitSeconds: expected an integer 0..300, got -1",
         "ranksPerPod: expected an integer 1..16, got 0",
-        "later: expected one of the fields model, engine, parallelism, startup, drain, offload, contractVersion, "
-        "name, namespace, ranksPerPod, topologyDigest, got an unknown field",
+        "later: expected one of the fields model, engine, parallelism, startup, drain, offload, vae, "
+        "contractVersion, name, namespace, ranksPerPod, topologyDigest, got an unknown field",
     ]
 
 

@@ -50,6 +50,8 @@ CHANGES = [
     {"startup": {"timeoutSeconds": 60}},
     {"drain": {"timeoutSeconds": 60}},
     {"offload": {"distributedLayerwise": {"enabled": True}}},
+    {"vae": {"slicing": True}},
+    {"vae": {"tiling": True}},
     {"gang": {"mode": "None"}},
 ]
 SURROUNDINGS = [

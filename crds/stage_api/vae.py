@@ -1,0 +1,25 @@
+"""How the VAE turns latents into pixels when there are many of them, as the user asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field
+
+from stage_api.base import Contract, Limit
+
+
+class VaeSpec(Contract):
+    """How the VAE saves memory, at the price of time."""
+
+    slicing: bool = Field(
+        default=False, description="Decode the pictures of a batch one after the other, with the same result."
+    )
+    tiling: bool = Field(
+        default=False,
+        description="Decode a large picture in overlapping tiles, which are blended where they meet. "
+        "A picture of one tile stays as it is.",
+    )
+
+    executable: ClassVar[Mapping[str, Limit]] = {"slicing": False, "tiling": False}
