@@ -55,6 +55,7 @@ def test_the_defaults_are_the_published_ones() -> None:
             "nodeLost": {"graceSeconds": 45, "forceDeleteAfterSeconds": 120},
         },
         "offload": {"distributedLayerwise": {"enabled": False, "allGather": True}},
+        "vae": {"slicing": False, "tiling": False},
         "suspend": False,
         "resources": {"requests": {}, "limits": {}, "sharedMemory": "2Gi"},
         "podTemplate": {},
