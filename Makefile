@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints/dev.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint format faults soak bench fleet generate verify pins images clean
+.PHONY: help setup demo test sweep e2e lint format faults soak bench fleet generate verify pins images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, com
 
 test: $(READY)  ## Run all tests (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(ARGS)
+
+sweep: $(READY)  ## Try many more inputs of each kind than `test` does (ARGS="-k name", or a file)
+	@$(BIN)/python -m pytest -m sweep $(ARGS)
 
 e2e: $(READY)  ## Test stages on a cluster: one from KUBE_ASSETS, or a throw-away KUBECONFIG with its IMAGE_REGISTRY
 	@$(BIN)/python -m pytest --durations=30 tests/e2e $(ARGS)
@@ -55,8 +58,8 @@ soak: $(READY)  ## Ten minutes of full load with aborts, drops and killed ranks;
 	@mkdir -p build
 	@$(BIN)/python -m benchmarks soak $(ARGS) 2>build/soak.log || { echo "see build/soak.log"; exit 1; }
 
-bench: $(READY)  ## Measure against plain diffusers, side by side (ARGS for the runner)
-	@$(BIN)/python -m benchmarks engine $(ARGS)
+bench: $(READY)  ## Measure beside plain diffusers; AGAINST=checkout measures beside that one (ARGS for the runner)
+	@$(BIN)/python -m benchmarks $(if $(AGAINST),against "$(AGAINST)",engine) $(ARGS)
 
 fleet: $(READY)  ## Measure the operator with 1,000 stages on played nodes, on a cluster as e2e takes it (ARGS for less)
 	@$(BIN)/python -m benchmarks fleet $(ARGS)

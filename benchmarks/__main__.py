@@ -12,6 +12,7 @@ from benchmarks import machine  # noqa: F401 - first, since it sets the number o
 
 PROGRAMS = {
     "engine": "benchmarks.engine.run",
+    "against": "benchmarks.against",
     "soak": "benchmarks.engine.soak",
     "fleet": "benchmarks.fleet.run",
     "recovery": "benchmarks.fleet.recovery",

@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.machine import Load
+if TYPE_CHECKING:
+    from benchmarks.machine import Load
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,12 +49,16 @@ class Row:
 def table(rows: Sequence[Row], *, verdicts: bool = True) -> str:
     """Rows as text."""
     head = ("what", "value", "ratio", "by CPU", "aim", "peer", "")
-    lines = [head, *(_cells(row, verdicts) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return aligned([head, *(_cells(row, verdicts) for row in rows)], words=(0, 5, 6))
+
+
+def aligned(lines: Sequence[Sequence[str]], *, words: Sequence[int]) -> str:
+    """A head and what is under it, in columns; those of numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [
         "  ".join(
-            cell.ljust(width) if column in (0, 5, 6) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if place in words else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     ]
