@@ -19,6 +19,7 @@ from stage_operator.loop.queue import Queue
 from stage_operator.loop.reconcile import Planner, Reconciler, Tools
 from stage_operator.observed.cache import POD, STAGE, Cache
 from stage_operator.observed.child_watches import MOST_KINDS, ChildWatches
+from stage_operator.observed.kopf_watches import KopfWatches, Scope
 from stage_operator.observed.resync import RETRY_S, Resync
 from stage_operator.observed.watches import Watches
 from stage_operator.settings import Settings, WatchNodes
@@ -86,29 +87,28 @@ class Operator:
             tasks.create_task(self._heart.run())
             await self._sync()
             resync = self._require_resync()
-            self._watches = Watches(
-                self._kube.configuration,
-                self._metrics,
-                namespaces=self._settings.namespaces,
-                nodes=resync.api.nodes,
-                on_event=self._take,
-                on_list=self._listed,
-            )
-            tasks.create_task(self._watches.run(self._reachable))
-            children = ChildWatches(
-                self._kube,
-                resync,
-                self._metrics,
-                namespaces=self._settings.namespaces,
-                on_event=self._take,
-            )
-            tasks.create_task(children.run())
+            self._watches = self._made_watches(resync)
+            tasks.create_task(self._watches.run())
             tasks.create_task(resync.run())
             tasks.create_task(self._events.run())
             if isinstance(self._lead, Leadership):
                 tasks.create_task(self._lead.run())
             else:
                 self._gained()
+
+    def _made_watches(self, resync: Resync) -> Watches:
+        namespaces = self._settings.namespaces
+        return Watches(
+            KopfWatches(
+                self._kube.configuration,
+                self._metrics,
+                scope=Scope(namespaces, nodes=resync.api.nodes),
+                on_event=self._take,
+                on_list=self._listed,
+                reachable=self._reachable,
+            ),
+            ChildWatches(self._kube, resync, self._metrics, namespaces=namespaces, on_event=self._take),
+        )
 
     async def _sync(self) -> None:
         """Find out what there is. Tried again until it works; until then this replica isn't ready, and says why."""

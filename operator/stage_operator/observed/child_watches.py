@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -15,8 +16,8 @@ from stage_operator.client import discovery
 from stage_operator.client.kube import Kube, KubeError, Resource
 from stage_operator.observed.cache import kind_of, version
 from stage_operator.observed.resync import OURS, RETRY_S, Resync
+from stage_operator.observed.watches import OnEvent
 from stage_operator.telemetry.metrics import Metrics
-from stage_operator.values import Manifest
 
 WATCH_S: Final = 60
 """How long one watch request lasts. A connection that died without a word is noticed by its end."""
@@ -39,14 +40,20 @@ class ChildWatches:
         metrics: Metrics,
         *,
         namespaces: tuple[str, ...],
-        on_event: Callable[[str, str, Manifest], None],
+        on_event: OnEvent,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_event` gets kind, type and object."""
         self._kube = kube
         self._resync = resync
         self._metrics = metrics
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._on_event = on_event
+        self._clock = clock
+        self._moved_at = clock()
+
+    def quiet_s(self) -> float:
+        """How long nothing was asked or heard. Each watch is asked for anew after a minute."""
+        return self._clock() - self._moved_at
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -67,12 +74,14 @@ class ChildWatches:
         failures = 0
         while True:
             wait_s = PAUSE_S
+            self._moved_at = self._clock()
             try:
                 if at is None:
                     at = await self._resync.list_children(resource, namespace)
                 told = self._kube.watch(resource, namespace, selector=OURS, version=at, lasts_s=WATCH_S)
                 async for type_, obj in told:
                     at = version(obj)
+                    self._moved_at = self._clock()
                     if type_ != "BOOKMARK":
                         self._on_event(kind, type_, obj)
                 failures = 0

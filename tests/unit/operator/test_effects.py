@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stage_operator.client.discovery import minor_of
 from stage_operator.client.kube import NODES, PODS, STAGES, Trouble, resource_of
 from stage_operator.client.rate import Bucket
-from stage_operator.observed.watches import Restarts
+from stage_operator.observed.kopf_watches import Restarts
 from stage_operator.telemetry.health import Pulse, ailments
 from stage_operator.write.apply import digest_of, holds
 from stage_operator.write.events import REFRESH_S, SERIES_S, Again, New, Series

@@ -1,11 +1,14 @@
-"""The watches outlive what ends them: here the definition of stages is deleted and applied again."""
+"""The watches of kopf outlive what ends them, and say once that they hear nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
@@ -15,7 +18,7 @@ from stage_operator.client import discovery
 from stage_operator.client.kube import STAGES, Kube, KubeError
 from stage_operator.client.rate import Bucket
 from stage_operator.observed.cache import STAGE
-from stage_operator.observed.watches import Watches
+from stage_operator.observed.kopf_watches import KopfWatches, Scope
 from stage_operator.telemetry.metrics import Metrics
 
 PATIENCE_S = 60.0
@@ -30,6 +33,9 @@ class Server:
         self.deleted = asyncio.Event()
         self.begun: Counter[str] = Counter()
         """Watches that were begun, by plural."""
+        self.refusal: int | None = None
+        """What lists of pods are answered with, if not with pods."""
+        self.refused = 0
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -62,6 +68,9 @@ class Server:
         return web.json_response({"resources": [_resource(names.PLURAL, names.KIND)]})
 
     async def _pods(self, request: web.Request) -> web.StreamResponse:
+        if self.refusal is not None:
+            self.refused += 1
+            return web.json_response({"kind": "Status", "code": self.refusal}, status=self.refusal)
         return await self._listed_or_watched(request, "pods", asyncio.Event())
 
     async def _stages(self, request: web.Request) -> web.StreamResponse:
@@ -93,12 +102,19 @@ def _missing() -> web.Response:
     return web.json_response({"kind": "Status", "code": 404, "message": "404 page not found"}, status=404)
 
 
-def test_stages_are_watched_again_once_their_definition_is_back() -> None:
-    listed: list[str] = []
+class House:
+    """The watches of such a server, for as long as a test takes."""
 
-    async def main() -> None:
-        api = Server()
-        async with TestServer(api.app()) as server:
+    def __init__(self) -> None:
+        self.api = Server()
+        self.listed: list[str] = []
+        self.watches: KopfWatches
+
+    def live(self, work: Callable[[], Awaitable[None]]) -> None:
+        asyncio.run(self._live(work))
+
+    async def _live(self, work: Callable[[], Awaitable[None]]) -> None:
+        async with TestServer(self.api.app()) as server:
             configuration = Configuration()
             configuration.host = str(server.make_url("")).rstrip("/")
             kube = Kube(configuration, Metrics("test"), Bucket(100, 100, 0))
@@ -110,31 +126,58 @@ def test_stages_are_watched_again_once_their_definition_is_back() -> None:
                     except KubeError:
                         await asyncio.sleep(0.05)
 
-            watches = Watches(
+            self.watches = KopfWatches(
                 configuration,
                 Metrics("test"),
-                namespaces=(),
-                nodes=False,
+                scope=Scope(nodes=False),
                 on_event=lambda *_: None,
-                on_list=listed.append,
+                on_list=self.listed.append,
+                reachable=reachable,
             )
-            running = asyncio.create_task(watches.run(reachable))
+            running = asyncio.create_task(self.watches.run())
             async with asyncio.timeout(PATIENCE_S):
-                await _until(lambda: api.begun.keys() == {"pods", names.PLURAL})
-                before = listed.count(STAGE)
-                api.defined.clear()
-                api.deleted.set()
-                await _until(lambda: listed.count(STAGE) > before)  # it is known that they are heard no more
-                assert watches.quiet_s() < PATIENCE_S
-                api.deleted.clear()
-                again = api.begun.copy()
-                api.defined.set()
-                await _until(lambda: all(api.begun[plural] > again[plural] for plural in again))
+                await work()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await kube.close()
 
-    asyncio.run(main())
+
+def test_stages_are_watched_again_once_their_definition_is_back() -> None:
+    house = House()
+
+    async def work() -> None:
+        api = house.api
+        await _until(lambda: api.begun.keys() == {"pods", names.PLURAL})
+        before = house.listed.count(STAGE)
+        api.defined.clear()
+        api.deleted.set()
+        await _until(lambda: house.listed.count(STAGE) > before)  # it is known that they are heard no more
+        assert house.watches.quiet_s() < PATIENCE_S
+        api.deleted.clear()
+        again = api.begun.copy()
+        api.defined.set()
+        await _until(lambda: all(api.begun[plural] > again[plural] for plural in again))
+
+    house.live(work)
+
+
+@pytest.mark.parametrize("code", [403, 429, 500, 503])
+def test_that_nothing_is_heard_of_pods_is_logged_once_and_once_that_it_is_again(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House()
+
+    async def work() -> None:
+        house.api.refusal = code
+        await _until(lambda: house.api.refused > 2)
+        house.api.refusal = None
+        await _until(lambda: "pods" in house.api.begun)
+
+    with caplog.at_level(logging.INFO, "stage_operator"):
+        house.live(work)
+    told = [record for record in caplog.records if getattr(record, "resource", None) == "pods"]
+    assert [record.levelname for record in told] == ["WARNING", "INFO"]
+    assert getattr(told[0], "code", None) == code
 
 
 async def _until(condition: Any) -> None:
