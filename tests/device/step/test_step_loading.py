@@ -77,8 +77,9 @@ def test_weights_that_are_not_the_networks_are_named(
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda part: (part / "model.safetensors").unlink(), "denoiser can't be read"),
-        (lambda part: (part / "model.safetensors").write_bytes(b"no weights"), "denoiser can't be read"),
+        (lambda part: (part / "model.safetensors").unlink(), r"denoiser: .*model.safetensors is missing"),
+        (lambda part: (part / "config.json").unlink(), r"denoiser: .*config.json is missing"),
+        (lambda part: (part / "model.safetensors").write_bytes(b"no weights"), "is no safetensors file"),
         (lambda part: (part / "config.json").write_text("{"), "config.json can't be read"),
         (lambda part: (part / "config.json").write_text(json.dumps({"depth": 3})), "depth"),
     ],
@@ -86,6 +87,18 @@ def test_weights_that_are_not_the_networks_are_named(
 def test_a_broken_part_is_named(folder: Path, spoil: Callable[[Path], object], why: str) -> None:
     spoil(folder / "denoiser")
     with pytest.raises(ModelError, match=why):
+        load(resolve(folder), dtype=torch.float32, device=CPU)
+
+
+@pytest.mark.parametrize(
+    "change", [{"fine": 10**6}, {"coarse_blocks": 10**9}, {"condition": 10**12}], ids=str
+)
+def test_a_config_that_describes_a_giant_is_refused_before_it_takes_memory(
+    folder: Path, change: dict[str, int]
+) -> None:
+    file = folder / "denoiser" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ModelError, match="describes a larger model than its weights are"):
         load(resolve(folder), dtype=torch.float32, device=CPU)
 
 

@@ -136,7 +136,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     """A JSON file that holds an object. Raises: ModelError naming it."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} can't be read: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected an object, got a {type(value).__name__}")

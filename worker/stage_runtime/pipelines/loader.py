@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,9 +21,14 @@ import torch
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
+from stage_runtime.pipelines.model_size import check_size
+from stage_runtime.pipelines.parts import Part, described_parts
 from stage_runtime.pipelines.step_loader import load_step_model
+from stage_runtime.pipelines.weight_files import read_weights
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY")
+log = logging.getLogger(__name__)
+
 NAMED_KEYS: Final = 3
 """Weights that a message names before it only counts."""
 
@@ -46,12 +52,10 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
     if pipeline_class is None:
         raise ModelError(f"the installed diffusers has no {model.record.pipeline_class}")
     check_signature(model.record, pipeline_class)
-    _check_folders(model)
     with _quiet():
-        parts = {
-            name: load_part(model.path, name, part_class, dtype)
-            for name, part_class in _model_parts(model, diffusers)
-        }
+        described = described_parts(model, pipeline_class)
+        variants = {part.name: _checked_variant(part) for part in described if part.stem}
+        parts = {part.name: load_part(part, dtype, variants[part.name]) for part in described if part.stem}
         absent = dict.fromkeys(model.absent_components)
         try:
             pipeline = pipeline_class.from_pretrained(
@@ -59,7 +63,7 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
             )
         except Exception as error:
             raise _fault(f"{model.path}", error) from error
-    _check_sizes(model.record, pipeline)
+    _check_factor(model.record, pipeline)
     _check_vocabularies(model.path, pipeline)
     pipeline.set_progress_bar_config(disable=True)
     for name, module in modules_of(pipeline):
@@ -93,19 +97,24 @@ def check_signature(record: PipelineRecord, pipeline_class: type) -> None:
         )
 
 
-def load_part(model_dir: Path, name: str, part_class: type, dtype: torch.dtype) -> torch.nn.Module:
+def load_part(part: Part, dtype: torch.dtype, variant: str | None = None) -> torch.nn.Module:
     """One model of the pipeline from its folder, whole. Raises: ModelError that names it."""
-    loader: Any = part_class
-    folder = model_dir / name
     try:
-        module, found = loader.from_pretrained(
-            str(folder), dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        module, found = part.kind.from_pretrained(
+            str(part.folder),
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            **({} if variant is None else {"variant": variant}),
         )
     except Exception as error:
-        raise _fault(f"{name}: {folder} can't be loaded", error) from error
+        raise _fault(f"{part.name}: {part.folder} can't be loaded", error) from error
     if missing := sorted(found["missing_keys"]):
         named = ", ".join(missing[:NAMED_KEYS]) + (", …" if len(missing) > NAMED_KEYS else "")
-        raise ModelError(f"{name}: {folder} lacks {len(missing)} weights of {part_class.__name__}: {named}")
+        raise ModelError(
+            f"{part.name}: {part.folder} lacks {len(missing)} weights of {part.kind.__name__}: {named}"
+        )
     return module
 
 
@@ -116,30 +125,13 @@ def modules_of(pipeline: Any) -> Iterator[tuple[str, torch.nn.Module]]:
             yield name, component
 
 
-def _model_parts(model: ResolvedModel, diffusers: Any) -> Iterator[tuple[str, type]]:
-    """Those parts of the index that are models with weights; what else it names is left to the pipeline's loader."""
-    transformers = importlib.import_module("transformers")
-    bases = (diffusers.ModelMixin, transformers.PreTrainedModel)
-    libraries = {"diffusers": diffusers, "transformers": transformers}
-    for name, (library_name, class_name) in _components(model):
-        library = libraries.get(library_name) or getattr(diffusers.pipelines, library_name, None)
-        part_class = getattr(library, class_name, None)
-        if isinstance(part_class, type) and issubclass(part_class, bases):
-            yield name, part_class
-
-
-def _components(model: ResolvedModel) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Every part that the index says is there: name, (library, class)."""
-    for name, value in model.model_index.items():
-        if isinstance(value, list) and len(value) == 2 and all(isinstance(word, str) for word in value):
-            yield name, (value[0], value[1])
-
-
-def _check_folders(model: ResolvedModel) -> None:
-    """A tokenizer whose folder is missing would come up empty and silent, so none may miss."""
-    for name, _ in _components(model):
-        if not (model.path / name).is_dir():
-            raise ModelError(f"{name}: {model.path / name} is missing")
+def _checked_variant(part: Part) -> str | None:
+    """Which variant of its weights the part has; all of them are there, and they are as many as its config says."""
+    weights = read_weights(part.folder, part.stem, part.name)
+    check_size(part.kind, part.folder, part.config, weights, part.name)
+    if weights.variant is not None:
+        log.info("weights of a variant", extra={"component": part.name, "variant": weights.variant})
+    return weights.variant
 
 
 def _check_vocabularies(model_dir: Path, pipeline: Any) -> None:
@@ -172,11 +164,12 @@ def _check_dtype(name: str, module: torch.nn.Module, dtype: torch.dtype) -> None
             raise ModelError(f"{name}: {key} is {parameter.dtype}, the stage asks for {dtype}")
 
 
-def _check_sizes(record: PipelineRecord, pipeline: Any) -> None:
+def _check_factor(record: PipelineRecord, pipeline: Any) -> None:
     """A size that the record allows must be one that this checkpoint's VAE can make."""
     for name in ("image_processor", "video_processor"):
         processor = getattr(pipeline, name, None)
-        factor = processor.config.vae_scale_factor if processor is not None else 1
+        # A library beside diffusers has processors of the same name, without a factor.
+        factor = getattr(getattr(processor, "config", None), "vae_scale_factor", 1)
         if record.limits.size_multiple % factor:
             raise ModelError(
                 f"this checkpoint makes sizes in multiples of {factor}, the record {record.name} allows multiples of "

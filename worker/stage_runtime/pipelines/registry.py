@@ -15,6 +15,7 @@ from stage_runtime.pipelines.call_signature import read_call_signature
 from stage_runtime.pipelines.contract import Checkpoint, PipelineRecord, ResolvedModel, read_json_object
 from stage_runtime.pipelines.generic import record_for
 from stage_runtime.pipelines.records import RECORD_KEY, RECORDS
+from stage_runtime.pipelines.weight_files import need_file
 
 INDEX: Final = "model_index.json"
 MODULAR_INDEX: Final = "modular_model_index.json"
@@ -45,8 +46,11 @@ def resolve(
 
 def _read_index(model_dir: Path) -> dict[str, object]:
     if not model_dir.is_dir():
-        raise ModelError(f"{model_dir}: no such folder")
+        whither = f"; it is a link to {model_dir.readlink()}" if model_dir.is_symlink() else ""
+        raise ModelError(f"{model_dir}: no such folder{whither}")
     path = model_dir / INDEX
+    if path.is_symlink():
+        need_file(path, "the model")
     if not path.is_file():
         if (model_dir / MODULAR_INDEX).is_file():
             raise ModelError(f"{model_dir} has a {MODULAR_INDEX}; modular pipelines can't be served yet")

@@ -13,12 +13,15 @@ from safetensors.torch import load_file
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.pipelines.contract import FieldClass, PipelineRecord, ResolvedModel, read_json_object
+from stage_runtime.pipelines.model_size import check_built_size
 from stage_runtime.pipelines.step_model import StepModel
+from stage_runtime.pipelines.weight_files import need_file, read_weights
 
 M = TypeVar("M", bound=torch.nn.Module)
 
 CONFIG: Final = "config.json"
-WEIGHTS: Final = "model.safetensors"
+STEM: Final = "model"
+WEIGHTS: Final = f"{STEM}.safetensors"
 NAMED_KEYS: Final = 3
 """Weights that a message names before it only counts."""
 
@@ -69,7 +72,9 @@ def load_network(
     missing, unknown or of another shape.
     """
     try:
-        network = build(read_json_object(folder / CONFIG))
+        config = read_json_object(need_file(folder / CONFIG, folder.name))
+        check_built_size(lambda: build(config), folder, read_weights(folder, STEM, folder.name), folder.name)
+        network = build(config)
         weights = load_file(folder / WEIGHTS)
     except ModelError:
         raise
