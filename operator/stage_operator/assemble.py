@@ -13,6 +13,7 @@ from stage_operator.client import discovery
 from stage_operator.client.connection import configure
 from stage_operator.client.definition import check_definition
 from stage_operator.client.kube import STAGES, Kube, KubeError
+from stage_operator.client.own_account import own_account
 from stage_operator.client.rate import Bucket
 from stage_operator.loop.lease import Always, Leadership
 from stage_operator.loop.queue import Queue
@@ -48,7 +49,11 @@ class Operator:
         self._lead: Leadership | Always = Always()
         if settings.lead:
             self._lead = Leadership(
-                kube, settings.lease, on_gain=self._gained, on_loss=lambda why: self._queue.close()
+                kube,
+                settings.lease,
+                on_gain=self._gained,
+                on_loss=lambda why: self._queue.close(),
+                owner=own_account(settings.lease.namespace),
             )
         self._events = Events(kube, settings.lease.identity, metrics, self._leads)
         applier = Applier(kube, self._cache, metrics, self._leads)

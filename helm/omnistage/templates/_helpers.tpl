@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 
 {{- define "omnistage.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (ternary (include "omnistage.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- (.Values.serviceAccount).name | default (ternary (include "omnistage.fullname" .) "default" (default false (.Values.serviceAccount).create)) -}}
 {{- end -}}
 
 {{/* A repository under the registry that was given. */}}
@@ -52,5 +52,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{- define "omnistage.workerImage" -}}
 {{- $own := printf "%s:%s" (include "omnistage.repository" (dict "root" . "name" "omnistage-worker")) (.Values.image.tag | default .Chart.AppVersion) -}}
-{{- .Values.worker.defaultImage | default $own -}}
+{{- (.Values.worker).defaultImage | default $own -}}
+{{- end -}}
+
+{{/* A map of values that somebody set to null is an empty one, so its members are asked for as (.Values.map).member. */}}
+{{- define "omnistage.port" -}}
+{{- (.Values.metrics).port | default 8080 -}}
 {{- end -}}

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
-from stage_operator.client.kube import LEASES, Conflict, Kube, KubeError, Missing
+from stage_operator.client.kube import LEASES, Conflict, Kube, KubeError, Missing, Refused
 from stage_operator.settings import LeaseTerms
 from stage_operator.values import Manifest
 
@@ -78,11 +78,16 @@ class Leadership:
         *,
         on_gain: Callable[[], None],
         on_loss: Callable[[str], None],
+        owner: Manifest | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_gain` and `on_loss` are called as soon as it is known; the latter with the reason."""
+        """`on_gain` and `on_loss` are called as soon as it is known; the latter with the reason.
+
+        `owner`: with what the Lease goes. Who uninstalls takes away the rights by which it could be released.
+        """
         self._kube = kube
         self._terms = terms
+        self._owners = {} if owner is None else {"ownerReferences": [owner]}
         self._on_gain = on_gain
         self._on_loss = on_loss
         self._clock = clock
@@ -178,7 +183,15 @@ class Leadership:
             "renewTime": _now(),
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + took,
         }
-        return await self._kube.replace({**lease, "spec": spec}, in_turn=False)
+        wanted = {**lease, "spec": spec}
+        try:
+            owned = {**wanted, "metadata": {**lease["metadata"], **self._owners}}
+            return await self._kube.replace(owned, in_turn=False)
+        except Refused:
+            if not self._owners:
+                raise
+            self._owners = {}  # some clusters let only those name an owner who may delete the object
+            return await self._kube.replace(wanted, in_turn=False)
 
     def _hold(self, lease: Manifest, began: float) -> None:
         self._lease = lease

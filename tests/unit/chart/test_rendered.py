@@ -106,6 +106,10 @@ def test_what_is_set_reaches_the_operator() -> None:
     assert (found.plan.worker_image, found.plan.allow_host_path) == ("a/b:c", True)
 
 
+def test_no_service_of_the_namespace_sets_the_operator_up_by_its_variables() -> None:
+    assert pod(render())["enableServiceLinks"] is False
+
+
 def test_both_images_come_from_the_registry_that_is_given() -> None:
     objects = render({"registry": "registry.example/team/", "image": {"tag": "9"}})
     assert container(objects)["image"] == "registry.example/team/omnistage-operator:9"

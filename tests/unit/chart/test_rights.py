@@ -131,7 +131,7 @@ def test_the_lease_is_the_only_one_that_it_may_touch() -> None:
     assert [f"--lease-name={name}" for name in rest["resourceNames"]] == [
         arg for arg in args if arg.startswith("--lease-name=")
     ]
-    assert set(rest["verbs"]) == {"get", "update"}
+    assert set(rest["verbs"]) == {"get", "update", "delete"}
 
 
 def test_viewers_see_stages_and_editors_change_them_but_nobody_their_status() -> None:

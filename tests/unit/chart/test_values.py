@@ -13,7 +13,8 @@ import yaml
 
 import chart_values
 from stage_api import names
-from support.helm import CHART, needs_helm, template
+from stage_operator import settings
+from support.helm import CHART, needs_helm, one, render, template
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -100,7 +101,7 @@ def test_a_slip_is_refused(change: dict[str, Any]) -> None:
 @needs_helm
 @pytest.mark.parametrize(
     "path",
-    ["registry", "image", "image.repository", "lease", "lease.renewSeconds", "workers", "metrics.port"],
+    ["registry", "image", "image.repository", "lease.renewSeconds", "workers", "metrics.port", "pdb.enabled"],
 )
 def test_a_value_that_is_taken_away_is_missed_by_its_name(path: str) -> None:
     value: Any = None
@@ -109,6 +110,43 @@ def test_a_value_that_is_taken_away_is_missed_by_its_name(path: str) -> None:
     done = template(value)
     assert done.returncode != 0
     assert f"missing property '{path.rpartition('.')[2]}'" in done.stderr
+
+
+NEVER_EMPTY = {"image"}
+GROUPS = [
+    *(name for name, value in VALUES.items() if isinstance(value, dict) and name not in NEVER_EMPTY),
+    *(f"metrics.{name}" for name, value in VALUES["metrics"].items() if isinstance(value, dict)),
+    "watch.namespaces",
+]
+
+
+@needs_helm
+@pytest.mark.parametrize("path", GROUPS)
+def test_a_map_or_a_list_that_is_null_is_an_empty_one(path: str) -> None:
+    value: Any = None
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    arguments = one(render(value), "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    found = settings.load(arguments, env={})
+    plain = settings.load([f"--worker-image={found.plan.worker_image}"], env={})
+    assert (found.lease.lease_s, found.qps, found.port) == (plain.lease.lease_s, plain.qps, plain.port)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("path", "kinds"),
+    [
+        ("pdb", {"PodDisruptionBudget"}),
+        ("networkPolicy", {"NetworkPolicy"}),
+        ("crds", {"CustomResourceDefinition"}),
+        ("serviceAccount", {"ServiceAccount"}),
+        ("rbac", {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}),
+        ("metrics", set()),
+    ],
+)
+def test_what_has_no_switch_left_is_off_and_nothing_else_changes(path: str, kinds: set[str]) -> None:
+    before, after = ({each["kind"] for each in render(values)} for values in ({}, {path: None}))
+    assert before - after == kinds
 
 
 @needs_helm

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stage_operator.client.kube import Trouble
+from stage_operator.client.kube import Refused, Trouble
+from stage_operator.client.own_account import own_account
 from stage_operator.loop.lease import Leadership, Seen, Step, judge, look, may_act
 from stage_operator.settings import LeaseTerms
 from support.fake_kube import FakeKube
@@ -57,7 +61,7 @@ def test_a_leader_stops_before_others_may_think_it_gone() -> None:
 class Replica:
     """One replica's part, over a clock that the test moves."""
 
-    def __init__(self, kube: FakeKube, name: str) -> None:
+    def __init__(self, kube: FakeKube, name: str, owner: dict[str, Any] | None = None) -> None:
         self.now = 100.0
         self.changes: list[str] = []
         client: Any = kube
@@ -66,6 +70,7 @@ class Replica:
             LeaseTerms(name="lead", namespace="ns", identity=name),
             on_gain=lambda: self.changes.append("gained"),
             on_loss=lambda why: self.changes.append("lost"),
+            owner=owner,
             clock=lambda: self.now,
         )
 
@@ -155,3 +160,57 @@ def test_a_lease_that_another_has_taken_is_not_released() -> None:
     two.turn()
     asyncio.run(one.part.release())
     assert kube.objects[("Lease", "ns", "lead")]["spec"]["holderIdentity"] == "two"
+
+
+def token(claims: dict[str, Any]) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{payload}.c2lnbmF0dXJl"
+
+
+CLAIMS = {"kubernetes.io": {"namespace": "ns", "serviceaccount": {"name": "operator", "uid": "account-uid"}}}
+ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "name": "operator", "uid": "account-uid"}
+
+
+@pytest.mark.parametrize(
+    "earlier", [None, {"ownerReferences": [{**ACCOUNT, "uid": "of-an-earlier-install"}]}]
+)
+def test_the_lease_goes_with_the_account_of_who_holds_it_so_that_no_reinstall_waits_for_it(
+    earlier: dict[str, Any] | None,
+) -> None:
+    kube = FakeKube()
+    if earlier is not None:
+        metadata = {"name": "lead", "namespace": "ns", **earlier}
+        kube.store(
+            {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
+        )
+    replica = Replica(kube, "one", owner=ACCOUNT)
+    replica.turn()
+    replica.now += 5
+    replica.turn()
+    assert kube.objects["Lease", "ns", "lead"]["metadata"]["ownerReferences"] == [ACCOUNT]
+    asyncio.run(replica.part.release())
+    assert kube.objects["Lease", "ns", "lead"]["spec"]["holderIdentity"] == ""
+
+
+def test_where_no_owner_may_be_named_it_leads_without_one() -> None:
+    kube = FakeKube()
+    kube.failures["update", "Lease"] = [Refused("cannot set an ownerRef", code=403)]
+    replica = Replica(kube, "one", owner=ACCOUNT)
+    replica.turn()
+    assert replica.changes == ["gained"]
+    assert "ownerReferences" not in kube.objects["Lease", "ns", "lead"]["metadata"]
+
+
+def test_a_pod_s_token_says_whose_account_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token(CLAIMS))
+    assert own_account("ns", file) == ACCOUNT
+    assert own_account("elsewhere", file) is None, "the cluster would take such an owner for gone"
+
+
+@pytest.mark.parametrize("text", ["", "x", "a.b.c", token({}), token({"kubernetes.io": 1}), "é.é.é", None])
+def test_where_no_token_tells_the_lease_has_no_owner(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    assert own_account("ns", file) is None
