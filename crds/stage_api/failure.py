@@ -19,6 +19,8 @@ from stage_api.outcome import ExitCode, TerminationReport
 
 MAX_RESTARTS: Final = 100
 MAX_MESSAGE_CHARS: Final = 256
+MAX_BAD_NODES: Final = 8
+"""So many nodes a replica keeps away from; past them it forgets the one that failed longest ago."""
 _MAX_DOUBLINGS: Final = 20  # past it every wait is the longest
 
 
@@ -29,7 +31,10 @@ def _longest_is_longest(initial_seconds: int, max_seconds: int) -> Fault | None:
 
 
 class BackoffSpec(Contract):
-    """How long a replica that ended waits for its next life. Each wait is twice the one before."""
+    """How long a replica that failed waits for its next life. Each wait is twice the one before.
+
+    One that was disturbed from outside waits the first wait, however often that happens.
+    """
 
     initial_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(default=10, description="The first wait.")
     max_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(default=300, description="The longest wait.")
@@ -143,6 +148,9 @@ _HOPELESS: Final = {
 }
 
 
+NodeName = Annotated[str, Field(max_length=253)]
+
+
 class _Kept(Contract):
     # Kept by programs that may be older than the one that wrote it.
     model_config = ConfigDict(extra="ignore")
@@ -161,9 +169,7 @@ class Evidence(_Kept):
     rank: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="The rank at fault, if it was one."
     )
-    node: Annotated[str, Field(max_length=253)] | None = Field(
-        default=None, description="Node of the pod that ended first."
-    )
+    node: NodeName | None = Field(default=None, description="Node of the pod that ended first.")
     message: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = Field("", description="Why, for people.")
 
     @classmethod
@@ -193,7 +199,7 @@ class History(_Kept):
 
     epoch: Annotated[int, Field(ge=0)] | None = Field(default=None, description="The last life judged.")
     consecutive: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Ends in a row of which none came after a long time of being ready."
+        default=0, description="Failures in a row of which none came after a long time of being ready."
     )
     recent: Annotated[tuple[float, ...], Field(strict=False, max_length=MAX_RESTARTS)] = Field(
         default=(), description="Times of the counted restarts that the window may still hold."
@@ -204,20 +210,31 @@ class History(_Kept):
     )
     last: Evidence | None = Field(default=None, description="How the last life judged ended.")
     restart_at_s: float | None = Field(default=None, description="When the next life may begin.")
-    avoid_node: Annotated[str, Field(max_length=253)] | None = Field(
-        default=None, description="Node where the next life should not be."
+    avoid_node: NodeName | None = Field(
+        default=None,
+        description="As avoidNodes, from a version that knew one node only. Read, never written.",
+    )
+    avoid_nodes: Annotated[tuple[NodeName, ...], Field(strict=False, max_length=MAX_BAD_NODES)] = Field(
+        default=(), description="Nodes whose device failed, the latest last: lives go there if nowhere else."
     )
     held: Annotated[HoldReason, Field(strict=False)] | None = Field(
         default=None, description="Why there is no next life."
     )
 
+    @property
+    def bad_nodes(self) -> tuple[str, ...]:
+        """Nodes where the next life had better not be, the latest to fail last."""
+        if self.avoid_node is None or self.avoid_node in self.avoid_nodes:
+            return self.avoid_nodes
+        return (self.avoid_node, *self.avoid_nodes)[-MAX_BAD_NODES:]
+
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The next life may begin at `at_s`, and not on `avoid_node` if there is another."""
+    """The next life may begin at `at_s`, and not on `bad_nodes` if there are others."""
 
     at_s: float
-    avoid_node: str | None = None
+    bad_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +265,18 @@ def decide(
 
     `ready_for_s`: how long it had been ready without a break; None if it never was. `jitter`: a number in [-1, 1],
     drawn by the caller. A life that was judged before is not counted again: the answer is the same as then.
+
+    What is not counted leaves the failures in a row as they are, and waits the first wait.
     """
     if history.held is not None or (history.epoch is not None and evidence.epoch <= history.epoch):
         return Decision(history, _standing(history, now_s))
-    seen = {"epoch": evidence.epoch, "last": evidence, "restart_at_s": None, "avoid_node": None}
+    seen = {
+        "epoch": evidence.epoch,
+        "last": evidence,
+        "restart_at_s": None,
+        "avoid_node": None,
+        "avoid_nodes": _bad_nodes(history, evidence),
+    }
     if (hopeless := _HOPELESS.get(_code(evidence))) is not None:
         return _hold(history, seen, hopeless)
     counted = evidence.reason is None or not evidence.reason.is_disruption
@@ -259,15 +284,14 @@ def decide(
     if counted and len(recent) >= policy.max_restarts:
         return _hold(history, seen, HoldReason.BUDGET_EXCEEDED)
     was_well = ready_for_s is not None and ready_for_s >= policy.reset_after_seconds
-    consecutive = 0 if was_well else history.consecutive + 1
-    at_s = now_s + wait_s(policy.backoff, consecutive, jitter)
+    consecutive = 0 if was_well else history.consecutive + counted
+    at_s = now_s + wait_s(policy.backoff, 0 if was_well else consecutive if counted else 1, jitter)
     seen |= {
         "consecutive": consecutive,
         "recent": (*recent, at_s) if counted else recent,
         "restarts": history.restarts + 1,
         "disruptions": history.disruptions + (not counted),
         "restart_at_s": at_s,
-        "avoid_node": evidence.node if _code(evidence) == ExitCode.ACCELERATOR_FAULT else None,
     }
     after = history.model_copy(update=seen)
     return Decision(after, _standing(after, now_s))
@@ -284,18 +308,23 @@ def wait_s(backoff: BackoffSpec, consecutive: int, jitter: float) -> float:
 def lift(history: History) -> History:
     """The history after somebody changed the spec or asked for a restart: nothing is held, nothing counts any more.
 
-    The next life may begin at once.
+    The next life may begin at once. A node whose device failed is not mended by it.
     """
-    return history.model_copy(
-        update={"consecutive": 0, "recent": (), "restart_at_s": None, "avoid_node": None, "held": None}
-    )
+    return history.model_copy(update={"consecutive": 0, "recent": (), "restart_at_s": None, "held": None})
+
+
+def _bad_nodes(history: History, evidence: Evidence) -> tuple[str, ...]:
+    """The nodes to keep away from, with the one whose device failed now as the last."""
+    if _code(evidence) != ExitCode.ACCELERATOR_FAULT or evidence.node is None:
+        return history.bad_nodes
+    return (*(node for node in history.bad_nodes if node != evidence.node), evidence.node)[-MAX_BAD_NODES:]
 
 
 def _standing(history: History, now_s: float) -> Restart | Hold:
     """What was decided last."""
     if history.held is not None:
         return Hold(history.held)
-    return Restart(now_s if history.restart_at_s is None else history.restart_at_s, history.avoid_node)
+    return Restart(now_s if history.restart_at_s is None else history.restart_at_s, history.bad_nodes)
 
 
 def _hold(history: History, seen: dict[str, object], reason: HoldReason) -> Decision:

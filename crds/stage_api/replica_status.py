@@ -68,17 +68,18 @@ Replicas = tuple[ReplicaStatus, ...]
 def spare(replicas: Replicas, fits: Callable[[Replicas], bool], *, forget: bool = False) -> Replicas:
     """The replicas with as little left away as it takes to fit: nodes, then messages.
 
-    `forget`: then also the oldest of the counted restarts; a budget of many restarts loosens rather than a status
-    that can't be stored loses them all.
+    `forget`: then also the bad nodes and the counted restarts, the oldest first; a budget of many restarts loosens
+    rather than a status that can't be stored loses them all.
     """
     for less in (_as_they_are, _without_nodes, _without_messages):
         replicas = less(replicas)
         if fits(replicas):
             return replicas
-    kept = max((len(r.history.recent) for r in replicas if r.history is not None), default=0)
-    while forget and kept > 0 and not fits(replicas):
-        kept //= 2
-        replicas = tuple(_with_recent(replica, kept) for replica in replicas)
+    for field in ("avoid_nodes", "recent") if forget else ():
+        kept = max((len(getattr(one.history, field, ())) for one in replicas), default=0)
+        while kept > 0 and not fits(replicas):
+            kept //= 2
+            replicas = tuple(_with_latest(replica, field, kept) for replica in replicas)
     return replicas
 
 
@@ -102,9 +103,10 @@ def _with_last(replica: ReplicaStatus, **fields: object) -> ReplicaStatus:
     return replica.model_copy(update={"history": history.model_copy(update={"last": last})})
 
 
-def _with_recent(replica: ReplicaStatus, kept: int) -> ReplicaStatus:
+def _with_latest(replica: ReplicaStatus, field: str, kept: int) -> ReplicaStatus:
     history = replica.history
     if history is None:
         return replica
-    recent = history.recent[len(history.recent) - kept :] if kept < len(history.recent) else history.recent
-    return replica.model_copy(update={"history": history.model_copy(update={"recent": recent})})
+    known = getattr(history, field)
+    latest = history.model_copy(update={field: known[max(0, len(known) - kept) :]})
+    return replica.model_copy(update={"history": latest})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stage_api import names
+from stage_api.failure import MAX_BAD_NODES
 from stage_api.replica_status import ReplicaPhase
 from stage_api.stage import DiffusionStage
 from stage_operator.decide.replica import LIVE, Life, Replica
@@ -19,12 +20,14 @@ from stage_operator.values import Action, Api, Apply, ChildKey, Manifest, Object
 _CONFIG_MAP, _POD_GROUP = "ConfigMap", "PodGroup"
 
 
-def life_pods(stage: DiffusionStage, life: Life, api: Api, settings: PlanSettings) -> tuple[Manifest, ...]:
-    """Every pod of a life, by ordinal."""
-    avoid = life.history.avoid_node
-    made = pods(
-        stage, life.index, life.epoch, settings=settings, api=api, avoid=() if avoid is None else (avoid,)
-    )
+def life_pods(
+    stage: DiffusionStage, life: Life, api: Api, settings: PlanSettings, others: Iterable[Life] = ()
+) -> tuple[Manifest, ...]:
+    """Every pod of a life, by ordinal. It keeps away from nodes that failed it, and from those that failed `others`."""
+    known = dict.fromkeys(node for other in others for node in other.history.bad_nodes)
+    own = life.history.bad_nodes
+    avoid = (*(node for node in known if node not in own), *own)[-MAX_BAD_NODES:]
+    made = pods(stage, life.index, life.epoch, settings=settings, api=api, avoid=avoid)
     for pod in made:
         pod["metadata"]["labels"][names.LABEL_REVISION] = life.revision
     return made

@@ -143,7 +143,8 @@ class _Planning:
         for replica in replicas:
             wanted = [pair for pair in self._names_wanted(replica) if pair[1] not in self.sight.strangers]
             if wanted:
-                made = children.life_pods(self.stage, replica.life, self.objects.api, self.settings)
+                others = [other.life for other in replicas]
+                made = children.life_pods(self.stage, replica.life, self.objects.api, self.settings, others)
                 yield from (CreatePod(made[ordinal]) for ordinal, _ in wanted)
 
     def _deletions(self, replicas: list[Replica]) -> Iterator[Action]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stage_api.failure import (
+    MAX_BAD_NODES,
     MAX_MESSAGE_CHARS,
     BackoffSpec,
     Decision,
@@ -142,15 +143,55 @@ def test_what_befell_the_node_or_was_done_on_purpose_is_not_counted(reason: Reas
     assert (history.recent, history.disruptions, history.restarts) == ((), 20, 20)
 
 
-def test_disruptions_wait_too_so_that_a_cause_of_them_cannot_make_a_storm() -> None:
-    decision = judged(History(epoch=0, consecutive=1), ended(1, None, Reason.EVICTED))
-    assert decision.action == Restart(20.0)
+@pytest.mark.parametrize("reason", DISRUPTIONS)
+@pytest.mark.parametrize("failures", range(4))
+def test_disruptions_wait_the_first_wait_however_many_there_were(reason: Reason, failures: int) -> None:
+    history = History(epoch=0, consecutive=failures)
+    for epoch in range(1, 12):
+        decision = judged(history, ended(epoch, None, reason))
+        assert decision.action == Restart(10.0)
+        history = decision.history
+    assert judged(history, ended(99)).action == Restart(10.0 * 2**failures), "and make no later failure wait"
 
 
-def test_a_bad_device_avoids_its_node_for_the_next_life_only() -> None:
-    first = judged(History(), ended(code=72, node="node-3"))
-    assert first.action == Restart(10.0, avoid_node="node-3")
-    assert judged(first.history, ended(1, code=70, node="node-4")).action == Restart(20.0)
+@pytest.mark.parametrize("reason", DISRUPTIONS)
+def test_a_replica_that_was_well_is_back_at_once_after_a_disruption_and_its_failures_are_forgiven(
+    reason: Reason,
+) -> None:
+    decision = judged(History(epoch=0, consecutive=5), ended(1, None, reason), ready_for_s=600.0)
+    assert decision.action == Restart(0.0)
+    assert judged(decision.history, ended(2)).action == Restart(10.0)
+
+
+@pytest.mark.parametrize("later", [70, 72, 137, None])
+def test_a_bad_device_avoids_its_node_in_every_later_life(later: int | None) -> None:
+    history = judged(History(), ended(code=72, node="node-3")).history
+    for epoch in range(1, 4):
+        decision = judged(history, ended(epoch, code=later, node="node-4"))
+        assert isinstance(decision.action, Restart)
+        assert "node-3" in decision.action.bad_nodes
+        history = decision.history
+    assert "node-3" in lift(history).bad_nodes, "a new spec mends no device"
+
+
+def test_the_nodes_that_failed_last_are_avoided_each_once() -> None:
+    history = History()
+    for epoch in range(3 * MAX_BAD_NODES):
+        history = judged(
+            history.model_copy(update={"recent": ()}), ended(epoch, code=72, node=f"n{epoch}")
+        ).history
+    again = history.bad_nodes[0]
+    history = judged(history.model_copy(update={"recent": ()}), ended(99, code=72, node=again)).history
+    assert len(history.bad_nodes) == MAX_BAD_NODES
+    assert len(set(history.bad_nodes)) == MAX_BAD_NODES
+    assert history.bad_nodes[-1] == again
+
+
+def test_the_one_node_that_an_older_version_remembered_is_avoided() -> None:
+    old = History.model_validate({"epoch": 3, "avoidNode": "node-3"})
+    assert old.bad_nodes == ("node-3",)
+    assert judged(old, ended(4, code=72, node="node-5")).history.bad_nodes == ("node-3", "node-5")
+    assert judged(old, ended(4, code=72, node="node-3")).history.bad_nodes == ("node-3",)
 
 
 def test_past_the_budget_it_is_held_with_the_evidence() -> None:

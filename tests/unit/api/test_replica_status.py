@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stage_api.failure import MAX_MESSAGE_CHARS, MAX_RESTARTS, Evidence, History, HoldReason, Reason
+from stage_api.failure import (
+    MAX_BAD_NODES,
+    MAX_MESSAGE_CHARS,
+    MAX_RESTARTS,
+    Evidence,
+    History,
+    HoldReason,
+    Reason,
+)
 from stage_api.replica_status import MAX_NODES, ReplicaStatus
 from stage_api.status import DETAILED_BYTES, MAX_BYTES, DiffusionStageStatus
 
@@ -29,7 +37,7 @@ def history(restarts: int) -> History:
             message="m" * MAX_MESSAGE_CHARS,
         ),
         restart_at_s=1_764_489_600.123456,
-        avoid_node=NODE,
+        avoid_nodes=(NODE,) * MAX_BAD_NODES,
         held=HoldReason.BUDGET_EXCEEDED,
     )
 

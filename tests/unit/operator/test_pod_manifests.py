@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
+from stage_api.failure import MAX_BAD_NODES
 from stage_api.revision import revision_of
 from stage_api.stage import DiffusionStage
 from stage_operator.manifests.config_map import config_map
@@ -326,14 +327,26 @@ def wishes(pod: Manifest) -> list[Any]:
 
 def test_no_pod_of_a_life_goes_to_a_node_to_be_avoided_if_there_is_another() -> None:
     for pod in made(stage_of(**TWO_PODS), avoid=("node-1", "node-2")):
-        (wish,) = wishes(pod)
-        assert wish["weight"] == 100
-        assert [
-            (one["key"], one["operator"], one["values"]) for one in wish["preference"]["matchFields"]
-        ] == [
-            ("metadata.name", "NotIn", ["node-1"]),
-            ("metadata.name", "NotIn", ["node-2"]),
+        fields = [(wish["weight"], *wish["preference"]["matchFields"]) for wish in wishes(pod)]
+        assert fields == [
+            (100, {"key": "metadata.name", "operator": "NotIn", "values": ["node-2"]}),
+            (90, {"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}),
         ]
+
+
+@pytest.mark.parametrize("count", range(1, MAX_BAD_NODES + 1))
+def test_of_bad_nodes_alone_the_one_that_failed_longest_ago_is_liked_best(count: int) -> None:
+    bad = [f"node-{i}" for i in range(count)]
+    pod = only(stage_of(), avoid=bad)
+    liked = {
+        node: sum(
+            wish["weight"]
+            for wish in wishes(pod)
+            if node not in wish["preference"]["matchFields"][0]["values"]
+        )
+        for node in [*bad, "good"]
+    }
+    assert sorted(liked, key=lambda node: -liked[node]) == ["good", *bad]
 
 
 def test_nodes_are_avoided_beside_what_the_user_asks_of_them() -> None:
