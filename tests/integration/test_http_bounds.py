@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +20,15 @@ from support.scripted import PATIENCE_S, Gate
 
 def connected(stage: HttpStage) -> socket.socket:
     return socket.create_connection(stage.address, PATIENCE_S)
+
+
+def is_alive(connection: socket.socket) -> bool:
+    """Ask for a probe, and take in the whole answer."""
+    connection.sendall(b"GET /livez HTTP/1.1\r\nhost: stage\r\n\r\n")
+    said = b""
+    while not said.endswith(b"}"):
+        said += connection.recv(1000)
+    return said.startswith(b"HTTP/1.1 200")
 
 
 def is_cut(connection: socket.socket) -> bool:
@@ -72,8 +83,19 @@ def test_a_reader_that_stalls_loses_its_request_while_its_connection_lives() -> 
         assert b'omnistage_requests_total{outcome="aborted",stage="test"} 10.0' in stage.metrics.exposition()
 
 
+@contextmanager
+def at_work(stage: HttpStage) -> Iterator[None]:
+    """One connection has a request under way."""
+    gate = stage.executor.block()
+    answer = stage.post({"prompt": "a"})
+    gate.wait_arrival()
+    yield
+    gate.open()
+    assert answer.result(PATIENCE_S).status_code == 200
+
+
 def test_a_connection_too_many_is_told_to_come_back_and_its_probes_are_answered() -> None:
-    with HttpStage(bounds=Bounds(served=1)) as stage, connected(stage):
+    with HttpStage(bounds=Bounds(served=1)) as stage, at_work(stage):
         with stage.client() as client:
             answer = client.post(IMAGES_URL, json={"prompt": "a"})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -83,9 +105,34 @@ def test_a_connection_too_many_is_told_to_come_back_and_its_probes_are_answered(
             assert client.get("/livez").status_code == 200
 
 
-def test_connections_far_too_many_are_cut_off() -> None:
-    with HttpStage(bounds=Bounds(open=1)) as stage, connected(stage), connected(stage) as second:
+def test_connections_far_too_many_are_cut_off_while_all_others_are_at_work() -> None:
+    with HttpStage(bounds=Bounds(served=1, open=1)) as stage, at_work(stage), connected(stage) as second:
         assert is_cut(second)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: stage\r\n\r\n"])
+def test_the_connection_that_was_idle_longest_makes_room_for_a_new_one(said: bytes) -> None:
+    """One that never said anything, one that stopped in the midst of a head, and one that was answered."""
+    with HttpStage(bounds=Bounds(served=2)) as stage, connected(stage) as first, connected(stage) as second:
+        first.sendall(said)
+        assert is_alive(second)
+        with stage.client() as client:
+            assert client.post(IMAGES_URL, json={"prompt": "a"}).status_code == 200
+        while first.recv(1000):
+            pass
+        assert is_alive(second)
+
+
+@pytest.mark.parametrize(("files", "served"), [(16, 6), (64, 24), (128, 48), (256, 96), (512, 288)])
+def test_a_process_that_may_open_few_files_takes_few_connections(files: int, served: int) -> None:
+    bounds = Bounds.within(files)
+    assert bounds.served == served
+    assert bounds.served < bounds.open <= files - min(files // 2, 128)
+
+
+@pytest.mark.parametrize("files", [1024, 4096, 1 << 20, resource.RLIM_INFINITY & (2**63 - 1)])
+def test_a_process_that_may_open_many_files_has_the_usual_bounds(files: int) -> None:
+    assert Bounds.within(files) == Bounds()
 
 
 class HeldNoise(PictureExecutor):

@@ -56,8 +56,9 @@ def test_pictures_asked_for_at_once_show_each_what_was_asked_for(served: HttpSta
     served.wait_idle()
 
 
-def test_a_prompt_that_it_cant_draw_is_a_400_that_names_the_prompt(served: HttpStage) -> None:
-    answer = served.post(ask("a red circle")).result()
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_it_cant_draw_is_a_400_that_names_the_prompt(served: HttpStage, stream: bool) -> None:
+    answer = served.post(ask("a red circle", stream=stream)).result()
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == "prompt"

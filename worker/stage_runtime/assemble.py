@@ -120,7 +120,10 @@ def client_of(engine: StageEngine) -> StageClient:
 def build_app(
     config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain, *, epoch: int = 0
 ) -> FastAPI:
-    """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it."""
+    """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it.
+
+    Raises: ModelError for a model whose output can't be sent over HTTP.
+    """
     from stage_runtime.server.http.app import Settings, create_app
 
     metrics = Metrics(config.name)

@@ -33,7 +33,7 @@ from stage_runtime.core.request import Request, Value
 from stage_runtime.engine.phase import Phase
 from stage_runtime.executor.select import default_kind
 from stage_runtime.extensions import Given
-from stage_runtime.pipelines.arguments import build_requests, draw_seed
+from stage_runtime.pipelines.arguments import build_requests, check_prompt, draw_seed
 from stage_runtime.pipelines.contract import Wishes
 from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.steering import Steering
@@ -213,11 +213,11 @@ class Omni(Steering):
 
     def _requests(self, wishes: Sequence[Wishes]) -> list[Request]:
         call = f"omni-{secrets.token_hex(6)}"
-        return [
-            request
-            for place, wish in enumerate(wishes)
-            for request in build_requests(self._model, wish, request_id=f"{call}-{place}")
-        ]
+        requests: list[Request] = []
+        for place, wish in enumerate(wishes):
+            requests += build_requests(self._model, wish, request_id=f"{call}-{place}")
+            check_prompt(self._model, wish)
+        return requests
 
     def _check_output_type(self, asked: object) -> None:
         modality = self._model.record.modality

@@ -9,7 +9,16 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 from starlette.types import Message
 
-from stage_runtime.server.http.bodies import PIECE_BYTES, EventStream, Pieces, event, unless_gone
+from stage_runtime.server.http.bodies import (
+    COMMENT,
+    HALF_CLOSED,
+    PIECE_BYTES,
+    SILENCE_S,
+    EventStream,
+    Pieces,
+    event,
+    unless_gone,
+)
 
 
 class Client:
@@ -122,3 +131,60 @@ def test_a_stream_is_closed_whether_its_client_stays_or_leaves(leaves: bool) -> 
     body, closed = asyncio.run(run())
     assert closed == ["events", "work"]
     assert body == (b"one\n\n" if leaves else b"one\n\ntwo\n\ndata: [DONE]\n\n")
+
+
+def test_a_silent_stream_says_between_events_that_it_is_there() -> None:
+    async def run() -> bytes:
+        client = Client()
+        commented = asyncio.Event()
+
+        async def events() -> AsyncGenerator[Sequence[bytes], None]:
+            for text in (b"one\n\n", b"two\n\n"):
+                commented.clear()
+                await commented.wait()
+                yield [text[:2], text[2:]]
+
+        async def send(message: Message) -> None:
+            await client.send(message)
+            if message.get("body") == COMMENT:
+                commented.set()
+
+        async def close() -> None:
+            pass
+
+        await EventStream(events(), close, silence_s=0.001)({"type": "http"}, client.receive, send)
+        return client.body
+
+    body = asyncio.run(run())
+    assert body.replace(COMMENT, b"") == b"one\n\ntwo\n\ndata: [DONE]\n\n"
+    assert body.startswith(COMMENT)
+    assert body.index(COMMENT, len(COMMENT) + 1) < body.index(b"two")
+
+
+def test_a_stream_is_never_silent_for_as_long_as_proxies_bear() -> None:
+    assert SILENCE_S < 15
+
+
+def test_a_client_that_says_no_more_is_asked_often_whether_it_reads_and_gets_every_event() -> None:
+    async def run() -> bytes:
+        client, half_closed, commented = Client(), asyncio.Event(), asyncio.Event()
+
+        async def events() -> AsyncGenerator[Sequence[bytes], None]:
+            yield [b"one\n\n"]
+            half_closed.set()
+            await commented.wait()
+            yield [b"two\n\n"]
+
+        async def send(message: Message) -> None:
+            await client.send(message)
+            if message.get("body") == COMMENT:
+                commented.set()
+
+        async def close() -> None:
+            pass
+
+        scope = {"type": "http", "state": {HALF_CLOSED: half_closed}}
+        await EventStream(events(), close)(scope, client.receive, send)
+        return client.body
+
+    assert asyncio.run(run()).replace(COMMENT, b"") == b"one\n\ntwo\n\ndata: [DONE]\n\n"

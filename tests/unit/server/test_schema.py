@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from openai.types.image_edit_params import ImageEditParamsBase
+from openai.types.image_generate_params import ImageGenerateParamsBase
 from pydantic import ValidationError
 
 from stage_runtime.server.images.schema import MAX_PROMPT_CHARS, ImageRequest
@@ -32,6 +34,17 @@ def test_a_prompt_alone_is_enough() -> None:
 @pytest.mark.parametrize("field", [name for name in ImageRequest.model_fields if name != "prompt"])
 def test_null_means_absent(field: str) -> None:
     assert parsed(**{field: None}) == parsed()
+
+
+OPENAIS = set(ImageGenerateParamsBase.__annotations__) | set(ImageEditParamsBase.__annotations__) | {"stream"}
+
+
+@pytest.mark.parametrize("field", sorted(OPENAIS))
+def test_every_field_of_openais_is_known_and_one_that_is_not_carried_out_is_told_so(field: str) -> None:
+    assert field in ImageRequest.model_fields
+    if ImageRequest.model_fields[field].annotation is type(None):
+        with pytest.raises(ValidationError, match="not supported: "):
+            parsed(**{field: "a value"})
 
 
 def test_seed_zero_is_a_seed() -> None:

@@ -89,6 +89,12 @@ def build_requests(
     ]
 
 
+def check_prompt(model: ResolvedModel, wishes: Wishes) -> None:
+    """Find out without a device whether the model can read the prompt. Raises: InvalidRequest."""
+    if model.record.check_prompt is not None:
+        model.record.check_prompt(wishes.prompt)
+
+
 def lay_defaults(model: ResolvedModel, stage: Defaults) -> ResolvedModel:
     """The model with a stage's defaults over its own.
 
@@ -190,6 +196,8 @@ def _extra(record: PipelineRecord, name: str, value: Value) -> Value:
         raise Refused(name, "nothing, since the runtime sets it", "a value")
     if kind is FieldClass.UNSUPPORTED:
         raise Refused(name, f"nothing, since it isn't supported for {record.pipeline_class}", "a value")
+    if not record.options:
+        raise Refused(name, f"nothing, since {record.pipeline_class} has no such argument", "a value")
     raise Refused(
         name, f"an argument of {record.pipeline_class}: {', '.join(sorted(record.options))}", "another"
     )

@@ -40,9 +40,9 @@ def optional(
 def whole(field: str, value: object, least: int, most: int) -> int:
     """A whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Refused(field, f"a whole number {least}..{most}", _kind(value))
+        raise Refused(field, f"a whole number {least}..{most}" if least < most else str(most), _kind(value))
     if not least <= value <= most:
-        raise Refused(field, f"{least}..{most}", _shown(value))
+        raise Refused(field, f"{least}..{most}" if least < most else str(most), _shown(value))
     return value
 
 
@@ -72,13 +72,14 @@ def side(field: str, value: object, limits: Limits) -> int:
     """A width or height in pixels."""
     step = limits.size_multiple
     most = limits.max_side - limits.max_side % step
-    expected = f"a multiple of {step} from {step} to {most}"
+    expected = f"a multiple of {step} from {step} to {most}" if step < most else str(most)
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refused(field, expected, _kind(value))
     if value % step or not step <= value <= most:
         below, above = value - value % step, value - value % step + step
         nearest = sorted({min(max(size, step), most) for size in (below, above)})
-        raise Refused(field, f"{expected} (nearest: {' or '.join(map(str, nearest))})", _shown(value))
+        hint = f" (nearest: {' or '.join(map(str, nearest))})" if step < most else ""
+        raise Refused(field, expected + hint, _shown(value))
     return value
 
 

@@ -178,6 +178,8 @@ class PipelineRecord:
     """Hertz, to size up the work of a request; the output's true rate comes from the model."""
     example_prompt: str = "a red circle"
     """A prompt that the model can draw, for requests that the runtime makes for itself."""
+    check_prompt: Callable[[str], object] | None = None
+    """Raises InvalidRequest for a text that the model can't draw, where it reads a language of its own. No torch."""
     matches: Callable[[Checkpoint], bool] = _any_checkpoint
     """Which checkpoints of this class it is for; the first record that matches is taken."""
 

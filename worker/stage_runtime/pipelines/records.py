@@ -19,6 +19,7 @@ from stage_runtime.pipelines.contract import (
     Option,
     PipelineRecord,
 )
+from stage_runtime.pipelines.families.digits.prompts import read as read_digits
 
 RECORD_KEY: Final = "_omnistage_record"
 """Key of model_index.json by which a checkpoint asks for a record of its own. Diffusers passes over it."""
@@ -278,6 +279,7 @@ DIGITS: Final = PipelineRecord(
     limits=Limits(size_multiple=32, max_side=32, max_guidance=20.0, max_prompt_chars=256),
     count_argument=None,
     example_prompt="a red 7",
+    check_prompt=read_digits,
 )
 
 RECORDS: Final[tuple[PipelineRecord, ...]] = (

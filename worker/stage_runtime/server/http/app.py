@@ -5,12 +5,12 @@ Two applications may live in one process; nothing here is global.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.responses import Response
 
 from stage_api import names
@@ -18,34 +18,15 @@ from stage_runtime.hosting.client import StageClient
 from stage_runtime.metrics import CONTENT_TYPE, Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.server.http import errors, models
-from stage_runtime.server.http.drain import Drain, UnderWay
+from stage_runtime.server.http.drain import Drain, LastAnswers, UnderWay
+from stage_runtime.server.http.endpoints import Served
+from stage_runtime.server.http.heads import AbsoluteForm, Heads
 from stage_runtime.server.http.limits import BodyLimit, CrowdLimit, LastResort, RequestIds
-from stage_runtime.server.images.answer import Images
-from stage_runtime.server.images.encoder import Encoder
-from stage_runtime.server.images.schema import ErrorResponse, ImageRequest, ImageResponse
+from stage_runtime.server.modalities import endpoints_of
 from stage_runtime.server.probes import health
 from stage_runtime.server.probes.readings import StageReadings
 
 VERSION: Final = "v1"
-
-_EVENT: Final = {
-    "type": "object",
-    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-    "required": ["data"],
-}
-_ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
-    200: {
-        "model": ImageResponse,
-        "description": "The images; with `stream`, the events.",
-        "content": {"text/event-stream": {"schema": _EVENT}},
-    },
-    400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
-    404: {"model": ErrorResponse, "description": "This stage does not serve that model."},
-    413: {"model": ErrorResponse, "description": "The body is too large."},
-    429: {"model": ErrorResponse, "description": "The waiting line is full; see Retry-After."},
-    503: {"model": ErrorResponse, "description": "The stage starts, drains or is dead; see Retry-After."},
-    "default": {"model": ErrorResponse, "description": "Anything else that is no success."},
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +50,21 @@ def create_app(
     """The application. The engine behind `stage` may still be loading. Call on the event loop that serves it.
 
     `metrics`: those that the engine reports to. `drain`: the door that `serve` closes.
+    Raises: ModelError for a model whose output no endpoint here can send.
     """
     metrics = metrics or Metrics(settings.stage_name)
     drain = drain or Drain()
     world = {"world_size": settings.world_size, "epoch": settings.epoch}
     readings = StageReadings(stage, model, settings.served_name, world)
     metrics.watch(readings)
-    encoder = Encoder()
+    endpoints = endpoints_of(model)(
+        Served(stage=stage, model=model, name=settings.served_name, metrics=metrics, drain=drain)
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        encoder.close()
+        endpoints.close()
 
     # One URL for one thing: no redirects to other spellings, and no pages that load scripts from elsewhere.
     app = FastAPI(
@@ -91,18 +75,13 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    images = Images(stage, model, settings.served_name, encoder, metrics, drain)
-
-    @app.post("/v1/images/generations", response_model=None, responses=dict(_ANSWERS))
-    async def generate(body: ImageRequest, request: Request) -> Response:
-        """Make images; with `stream`, server-sent events tell how they come."""
-        return await images.answer(body, request.state.request_id, request.receive)
 
     @app.get(names.PATH_METRICS, include_in_schema=False)
     async def scrape() -> Response:
         await readings.ask()
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
+    app.include_router(endpoints.routes())
     app.include_router(models.routes(stage, model, settings.served_name))
     app.include_router(health.routes(stage, drain))
     errors.install(app)
@@ -110,6 +89,9 @@ def create_app(
     app.add_middleware(BodyLimit)
     app.add_middleware(CrowdLimit)
     app.add_middleware(UnderWay, drain=drain)
+    app.add_middleware(Heads)
     app.add_middleware(LastResort)
+    app.add_middleware(LastAnswers, drain=drain)
     app.add_middleware(RequestIds, on_answer=metrics.on_answered)
+    app.add_middleware(AbsoluteForm)
     return app

@@ -9,7 +9,8 @@ import asyncio
 from enum import Enum
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stage_runtime.core.errors import NotAdmitting
 
@@ -88,3 +89,24 @@ class UnderWay:
             await self._app(scope, receive, send)
         finally:
             self._drain.leave()
+
+
+class LastAnswers:
+    """From the first moment of a drain on, makes every answer its connection's last.
+
+    So clients that keep connections open come to a replica that stays: their next request opens another one.
+    """
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers that have begun before end their connections too; that is the server's business."""
+
+        async def last(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._drain.door is not Door.OPEN:
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, last)

@@ -6,6 +6,7 @@ The status and code of an error of ours stand on its class; this module only wor
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -20,10 +21,21 @@ from stage_runtime.core.errors import (
     NotAdmitting,
     StageError,
 )
-from stage_runtime.server.images.schema import BETWEEN_FIELDS, PATTERNS_IN_WORDS
+from stage_runtime.server.http.json_bodies import DuplicateKey
+from stage_runtime.server.http.schema import BETWEEN_FIELDS, ErrorResponse
 
 DEAD_RETRY_AFTER_S: Final = 10.0  # about what the shortest restart of a replica takes
 MAX_FAULTS_SHOWN: Final = 10
+
+REFUSALS: Final[Mapping[int | str, dict[str, Any]]] = {
+    400: {"model": ErrorResponse, "description": "The request is wrong; `param` names the field."},
+    404: {"model": ErrorResponse, "description": "This stage does not serve that model."},
+    413: {"model": ErrorResponse, "description": "The body is too large."},
+    429: {"model": ErrorResponse, "description": "The waiting line is full; see Retry-After."},
+    503: {"model": ErrorResponse, "description": "The stage starts, drains or is dead; see Retry-After."},
+    "default": {"model": ErrorResponse, "description": "Anything else that is no success."},
+}
+"""What OpenAPI says of the answers of a path that takes requests, but for its success."""
 
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -93,9 +105,14 @@ async def _on_validation_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error, DuplicateKey):
+        message = f"{_shown(error.key)}: expected once in an object, got twice"
+        return envelope(400, message, param=error.key[:64], code=InvalidRequest.code)
     code = _CODES.get(error.status_code, InvalidRequest.code)
     answer = envelope(error.status_code, str(error.detail), code=code)
     answer.headers.update(error.headers or {})
+    if answer.headers.get("allow") == "GET":
+        answer.headers["allow"] = "GET, HEAD"
     return answer
 
 
@@ -127,8 +144,8 @@ def _worded(fault: dict[str, Any]) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{_shown(_param(fault) or '')}: no such field"
     reason = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "string_pattern_mismatch":
-        reason = PATTERNS_IN_WORDS[fault["ctx"]["pattern"]]
+    if fault["type"] == "literal_error":
+        reason = f"expected {fault['ctx']['expected']}"
     param = _param(fault)
     return f"{param}: {reason[:1].lower()}{reason[1:]}" if param else reason
 

@@ -36,6 +36,11 @@ _PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
 log = logging.getLogger(__name__)
 
 
+def new_request_id() -> str:
+    """An id for a request whose client gave none."""
+    return f"req-{secrets.token_hex(12)}"
+
+
 class RequestIds:
     """Gives each request an id, the client's own when it is sane, sends it back, and logs one line an answer."""
 
@@ -48,9 +53,7 @@ class RequestIds:
         """The id is in `scope["state"]["request_id"]` and in the log's context meanwhile."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request_id = (
-            _taken_over(Headers(scope=scope).get(REQUEST_ID_HEADER)) or f"req-{secrets.token_hex(12)}"
-        )
+        request_id = _taken_over(Headers(scope=scope).get(REQUEST_ID_HEADER)) or new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
         started_s, status = time.monotonic(), 0
 

@@ -14,7 +14,7 @@ from stage_runtime.core.errors import NotAdmitting
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.server.http.errors import ModelNotFound
-from stage_runtime.server.images.schema import ErrorResponse, ModelCard, ModelList
+from stage_runtime.server.http.schema import ErrorResponse, ModelCard, ModelList
 
 _ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
     "default": {"model": ErrorResponse, "description": "Anything that is no success."}

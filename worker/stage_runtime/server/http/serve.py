@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -25,17 +26,20 @@ from stage_runtime.engine.phase import Phase
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.http.connection import Bounds, Connection
 from stage_runtime.server.http.drain import Door, Drain
+from stage_runtime.server.http.heads import MAX_HEAD_BYTES
 
 LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drain
 WATCH_S: Final = 0.1  # between two looks at the engine's health
 KEEP_ALIVE_S: Final = 65.0  # longer than what proxies keep idle connections for, so that they close first
 BACKLOG: Final = 2048  # connections that wait to be accepted
+ACCEPTED_AT_ONCE: Final = (
+    4  # of those, before others are served; each takes an open file before it can be refused
+)
 PEER_IDLE_S: Final = (
     30  # how long a connection may be silent before its other end is asked whether it is there
 )
 PEER_RETRY_S: Final = 10
 PEER_RETRIES: Final = 3
-MAX_HEAD_BYTES: Final = 32 << 10  # request line and headers
 
 _STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
 
@@ -55,7 +59,9 @@ class Grace:
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling."""
 
-    def __init__(self, app: FastAPI, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
+    def __init__(self, app: FastAPI, bounds: Bounds | None = None) -> None:
+        """`bounds`: None for those that this process's limit of open files leaves."""
+        bounds = bounds or Bounds.within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.accepting = asyncio.Event()
         """Set once connections are accepted."""
         super().__init__(
@@ -69,6 +75,7 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                backlog=ACCEPTED_AT_ONCE,
                 timeout_keep_alive=int(KEEP_ALIVE_S),
                 timeout_graceful_shutdown=int(LINGER_S),
             )
@@ -77,7 +84,16 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(
+                BACKLOG
+            )  # NB: asyncio takes one number for how many may wait and how many it takes in
         self.accepting.set()
+
+    def finish_connections(self) -> None:
+        """End idle connections, and each other one after the answer that is under way."""
+        for connection in list(self.server_state.connections):
+            cast("Connection", connection).finish()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -165,6 +181,8 @@ async def serve(
             log.info("listening", extra={"url": url_of(listening)})
             await first(stop.wait(), dying, serving)
             starting = stage.phase in _STARTING
+            drain.move(Door.CLOSING)
+            server.finish_connections()
             if stop.is_set() and not dying.done() and not starting:
                 await _drain(stage, drain, grace, dying)
             drain.move(Door.CLOSED)
@@ -181,7 +199,6 @@ async def serve(
 async def _drain(
     stage: StageClient, drain: Drain, grace: Grace, dying: asyncio.Task[BaseException | None]
 ) -> None:
-    drain.move(Door.CLOSING)
     log.info("draining", extra={"admit_seconds": grace.admit_s, "finish_seconds": grace.finish_s})
     await first(dying, timeout_s=grace.admit_s)
     drain.move(Door.CLOSED)

@@ -1,35 +1,29 @@
-"""POST /v1/images/generations: from a well-formed body to an answer, whole or as events.
-
-The one thing it holds to: a client that leaves takes its work with it, within one step.
-"""
+"""POST /v1/images/generations: from a well-formed body to an answer, whole or as events."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.types import Receive
 
-from stage_runtime.core.errors import AdmissionFull, EngineDeadError, InvalidRequest, NotAdmitting, StageError
+from stage_runtime.core.errors import InvalidRequest, StageError
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Output, Progressed, as_error
 from stage_runtime.core.request import Request
-from stage_runtime.hosting.client import Outcomes, StageClient
-from stage_runtime.metrics import Metrics
-from stage_runtime.pipelines.arguments import build_requests
-from stage_runtime.pipelines.contract import ResolvedModel, Wishes
 from stage_runtime.server.http.bodies import EventStream, Pieces, event, unless_gone
-from stage_runtime.server.http.drain import Drain
-from stage_runtime.server.http.errors import ModelNotFound, error_body, field_of
+from stage_runtime.server.http.endpoints import Served
+from stage_runtime.server.http.errors import error_body, field_of
 from stage_runtime.server.http.limits import CLIENT_GONE
+from stage_runtime.server.http.submission import Submission, requests_of, submit
 from stage_runtime.server.images.encoder import Encoder
 from stage_runtime.server.images.schema import ImageRequest
+from stage_runtime.server.images.wishes import as_asked, wishes
 
 PARTIAL: Final = "image_generation.partial_image"
 COMPLETED: Final = "image_generation.completed"
@@ -46,45 +40,38 @@ NO_USAGE: Final = {
 class Images:
     """The endpoint of one stage."""
 
-    stage: StageClient
-    model: ResolvedModel
-    served_name: str
+    served: Served
     encoder: Encoder
-    metrics: Metrics
-    drain: Drain
 
-    async def answer(self, body: ImageRequest, request_id: str, receive: Receive) -> Response:
+    async def answer(self, body: ImageRequest, asked: HttpRequest) -> Response:
         """The answer to `body`. Raises: StageError, for a request that is refused or that failed as a whole."""
-        if body.model not in (None, self.served_name):
-            raise ModelNotFound(body.model, self.served_name)
-        requests = self._requests(body, request_id)
-        outcomes = await self._admit(requests)
+        try:
+            requests = requests_of(self.served, wishes(body), asked.state.request_id, body.model)
+        except InvalidRequest as refused:
+            raise as_asked(refused) from None
+        outcomes = await submit(self.served, requests)
         if body.stream:
-            return EventStream(self._events(body, requests, outcomes), outcomes.aclose)
+            return await self._streamed(body, asked, requests, outcomes)
         async with aclosing(outcomes):
-            parts = await unless_gone(receive, self._whole(body, requests, outcomes))
+            parts = await unless_gone(asked.receive, self._whole(body, requests, outcomes))
         return Response(status_code=CLIENT_GONE) if parts is None else Pieces(parts)
 
-    def _requests(self, body: ImageRequest, request_id: str) -> list[Request]:
-        # Clients may give one id to several requests; the engine's ids are unique.
-        unique_id = f"{request_id}.{secrets.token_hex(4)}"
+    async def _streamed(
+        self, body: ImageRequest, asked: HttpRequest, requests: Sequence[Request], outcomes: Submission
+    ) -> Response:
+        """The answer as events, once the requests have begun well."""
         try:
-            return build_requests(self.model, wishes(body), request_id=unique_id)
-        except InvalidRequest as refused:
-            if refused.field in ("width", "height"):
-                raise InvalidRequest(f"size: {refused}", "size") from None
+            begun = await unless_gone(asked.receive, outcomes.begin())
+        except BaseException:
+            await outcomes.aclose()
             raise
-
-    async def _admit(self, requests: Sequence[Request]) -> Outcomes:
-        try:
-            self.drain.check()
-            return await self.stage.submit(requests)
-        except (AdmissionFull, NotAdmitting, EngineDeadError):
-            self.metrics.on_rejected(len(requests))
-            raise
+        if begun is None:
+            await outcomes.aclose()
+            return Response(status_code=CLIENT_GONE)
+        return EventStream(self._events(body, requests, outcomes), outcomes.aclose)
 
     async def _whole(
-        self, body: ImageRequest, requests: Sequence[Request], outcomes: Outcomes
+        self, body: ImageRequest, requests: Sequence[Request], outcomes: Submission
     ) -> list[bytes]:
         """The JSON of a whole answer, in parts. Raises: what the first request that failed, failed with."""
         done: dict[str, Output] = {}
@@ -112,7 +99,7 @@ class Images:
         return [*parts, b"]}"]
 
     async def _events(
-        self, body: ImageRequest, requests: Sequence[Request], outcomes: Outcomes
+        self, body: ImageRequest, requests: Sequence[Request], outcomes: Submission
     ) -> AsyncGenerator[Sequence[bytes], None]:
         """Previews and finished images as they come; an error ends it."""
         places = {request.request_id: place for place, request in enumerate(requests)}
@@ -139,24 +126,8 @@ class Images:
     async def _encoded(self, body: ImageRequest, output: Output) -> bytes:
         began_s = time.monotonic()
         image = await self.encoder.base64_image(output, body.file_format, body.compression)
-        self.metrics.on_encoded(time.monotonic() - began_s)
+        self.served.metrics.on_encoded(time.monotonic() - began_s)
         return image
-
-
-def wishes(body: ImageRequest) -> Wishes:
-    """The body in the words that the pipelines' arguments are made from."""
-    width, height = body.dimensions or (None, None)
-    return Wishes(
-        prompt=body.prompt,
-        negative_prompt=body.negative_prompt,
-        n=body.count,
-        width=width,
-        height=height,
-        num_inference_steps=body.num_inference_steps,
-        guidance_scale=body.guidance_scale,
-        seed=body.seed,
-        partial_images=body.partial_images or 0,
-    )
 
 
 def _described(body: ImageRequest, output: Output) -> dict[str, object]:

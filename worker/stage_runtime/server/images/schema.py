@@ -6,35 +6,42 @@ holds its neutral value; nothing is ignored. Null means absent, as it does there
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import re
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from stage_api.base import WHOLE
 from stage_api.spec import MAX_STEPS
+from stage_runtime.server.http.schema import Body, between_fields, in_words, unsupported
 from stage_runtime.server.images.encoder import OutputFormat
 
-MAX_PROMPT_CHARS = 32_000  # OpenAI's limit
-MAX_IMAGES = 10
-MAX_PARTIAL_IMAGES = 3
-MAX_GUIDANCE = 100.0
-MAX_SEED = 2**63 - 1
-SIZE_PATTERN = r"^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
-PATTERNS_IN_WORDS = {SIZE_PATTERN: 'expected WIDTHxHEIGHT in pixels, such as 64x64, or "auto"'}
-"""What a client is told whose text doesn't match: no client should have to read a regular expression."""
-
-BETWEEN_FIELDS = "between_fields"  # type of a fault whose context names the field to blame
+MAX_PROMPT_CHARS: Final = 32_000  # OpenAI's limit
+MAX_IMAGES: Final = 10
+MAX_PARTIAL_IMAGES: Final = 3
+MAX_GUIDANCE: Final = 100.0
+MAX_SEED: Final = 2**63 - 1
+SIZE_PATTERN: Final = r"^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
 
 Prompt = Annotated[str, Field(max_length=MAX_PROMPT_CHARS)]
 
 
-class ImageRequest(BaseModel):
-    """Body of POST /v1/images/generations."""
+def _size(text: str) -> str:
+    """No client should have to read a regular expression."""
+    if not re.fullmatch(SIZE_PATTERN.strip("^$"), text):
+        raise in_words('expected WIDTHxHEIGHT in pixels, such as 64x64, or "auto"')
+    return text
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
-    )
+
+Size = Annotated[str, Field(json_schema_extra={"pattern": SIZE_PATTERN}), AfterValidator(_size)]
+
+
+NO_PICTURES_IN: Final = unsupported("pictures are drawn from text alone")
+ONE_FRAME: Final = unsupported("a picture has one frame")
+
+
+class ImageRequest(Body):
+    """Body of POST /v1/images/generations."""
 
     prompt: Annotated[Prompt, Field(description="What to draw.")]
     model: Annotated[str | None, Field(description="Name of the served model, if given.")] = None
@@ -43,7 +50,7 @@ class ImageRequest(BaseModel):
         Field(description="Images to make, with seeds seed … seed+n-1. Default 1."),
     ] = None
     size: Annotated[
-        Annotated[str, Field(pattern=SIZE_PATTERN)] | None,
+        Size | None,
         Field(description="WIDTHxHEIGHT in pixels, exactly; `auto` is the model's own size."),
     ] = None
     seed: Annotated[
@@ -76,8 +83,22 @@ class ImageRequest(BaseModel):
     safety_identifier: Annotated[str | None, Field(description="Accepted and not used.")] = None
     background: Annotated[Literal["auto", "opaque"] | None, Field(description="Always opaque.")] = None
     quality: Annotated[Literal["auto"] | None, Field(description="Use `num_inference_steps`.")] = None
-    style: Annotated[None, Field(description="Not supported: say it in the prompt.")] = None
     moderation: Annotated[Literal["auto"] | None, Field(description="Nothing is moderated.")] = None
+
+    # Fields of OpenAI's that nothing here carries out.
+    style: Annotated[None, unsupported("say it in the prompt")] = None
+    image: Annotated[None, NO_PICTURES_IN] = None
+    mask: Annotated[None, NO_PICTURES_IN] = None
+    markup: Annotated[None, NO_PICTURES_IN] = None
+    input_fidelity: Annotated[None, NO_PICTURES_IN] = None
+    frame_count: Annotated[None, ONE_FRAME] = None
+    frame_duration_ms: Annotated[None, ONE_FRAME] = None
+    complexity: Annotated[None, unsupported("use num_inference_steps")] = None
+    svg: Annotated[None, unsupported("pictures are made of pixels")] = None
+    metadata: Annotated[None, unsupported("nothing is stored")] = None
+    store: Annotated[None, unsupported("nothing is stored")] = None
+    service_tier: Annotated[None, unsupported("all requests are treated alike")] = None
+    prompt_cache_key: Annotated[None, unsupported("prompts are not cached")] = None
 
     @property
     def count(self) -> int:
@@ -105,9 +126,9 @@ class ImageRequest(BaseModel):
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         if self.partial_images and not self.stream:
-            raise _fault("partial_images", "needs stream: true")
+            raise between_fields("partial_images", "needs stream: true")
         if self.file_format == "png" and self.compression != 100:
-            raise _fault("output_compression", "png is lossless; use jpeg or webp")
+            raise between_fields("output_compression", "png is lossless; use jpeg or webp")
         return self
 
 
@@ -126,44 +147,3 @@ class ImageResponse(BaseModel):
     size: str
     seeds: list[int]
     data: list[ImageData]
-
-
-class ModelCard(BaseModel):
-    """A model as OpenAI describes one, with what this stage knows of it."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: Literal["omnistage"] = "omnistage"
-    pipeline: str
-    modality: str
-    defaults: dict[str, Any]
-    limits: dict[str, Any]
-    capability: dict[str, Any] | None
-
-
-class ModelList(BaseModel):
-    """Answer of GET /v1/models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong: for people, by kind, the field to blame, for programs."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorResponse(BaseModel):
-    """Every answer that is no success."""
-
-    error: ErrorDetail
-
-
-def _fault(field: str, reason: str) -> PydanticCustomError:
-    """A fault between fields, blamed on one of them."""
-    return PydanticCustomError(BETWEEN_FIELDS, "{reason}", {"reason": reason, "field": field})
