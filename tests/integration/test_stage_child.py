@@ -18,6 +18,7 @@ import pytest
 
 from stage_api.errors import SpecError
 from stage_runtime.core.control import Invoke, Outstanding
+from stage_runtime.core.error_codec import decoded
 from stage_runtime.core.errors import (
     EngineDeadError,
     EngineHung,
@@ -33,7 +34,7 @@ from stage_runtime.exit import exit_code_of
 from stage_runtime.hosting.child import ChildProcess
 from stage_runtime.hosting.line import Line
 from stage_runtime.hosting.remote_engine import RemoteEngine
-from stage_runtime.hosting.wire import Leaving, Setup, Status, Submit, decode_tell, encode, error_of
+from stage_runtime.hosting.wire import Leaving, Setup, Status, Submit, decode_tell, encode
 from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.shm import Receiver
 from support import segments
@@ -253,7 +254,7 @@ def test_rubbish_on_the_line_is_refused_with_a_reason(raw: Any) -> None:
     one = raw()
     one.until(Status, phase=Phase.READY)
     one.line.send(b"\xc1 rubbish")
-    assert isinstance(error_of(one.until(Leaving).death), InternalError)
+    assert isinstance(decoded(one.until(Leaving).death), InternalError)
     assert one.code() == 70
 
 

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 from stage_api import names
 from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode, TerminationReport
+from stage_runtime.core.error_codec import safe, words_of
 from stage_runtime.core.errors import EngineDeadError, StageError
 
 ENV_TERMINATION_LOG: Final = "OMNISTAGE_TERMINATION_LOG"  # path of the report, where there is no kubelet
@@ -38,8 +39,8 @@ def report_of(error: BaseException | None, *, epoch: int | None = None) -> Termi
     """The report of an end by `error`."""
     return TerminationReport(
         exit_code=exit_code_of(error),
-        reason="Drained" if error is None else type(error).__name__[:64],
-        message="" if error is None else str(error),
+        reason="Drained" if error is None else safe(type(error).__name__, 64),
+        message="" if error is None else words_of(error, kind=False),
         rank=error.rank if isinstance(error, EngineDeadError) else None,
         epoch=epoch,
     )

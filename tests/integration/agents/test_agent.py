@@ -218,7 +218,7 @@ def test_last_words_of_a_rank_are_the_engine_s(engine: Engine, start: Start) -> 
     _, end, _ = at_work(engine, start)
     engine.channel.send([1], Meet(("127.0.0.1", 1)))
     words = engine.wait_for(Dying)
-    assert words.message == "a Meet came, expected a Setup"
-    assert engine.wait_for(Ended) == Ended(rank=1, who=1, code=words.exit_code)
+    assert words.error.message == "a Meet came, expected a Setup"
+    assert engine.wait_for(Ended) == Ended(rank=1, who=1, code=70)
     with pytest.raises(EngineDeadError, match="rank 1 exited with code 70"):
         end.result(PROMPT_S)

@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from stage_runtime.core.control import Health
-from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.core.error_codec import encoded
+from stage_runtime.core.errors import DeviceLost, EngineDeadError
 from stage_runtime.ipc.channel import EngineChannel, RankChannel
 from stage_runtime.ipc.keys import ClientKeys, generate, load_client, load_server
 from stage_runtime.ipc.messages import Ask, Dying, Hello, Starting
@@ -147,7 +148,7 @@ def test_the_end_of_a_connection_is_told_with_its_rank_and_its_last_words_can_be
     engine: EngineChannel, stack: ExitStack, folder: Path, gone: SimpleQueue[int]
 ) -> None:
     rank = _connected(engine, stack, 1, load_client(folder))
-    words = Dying(rank=1, exit_code=72, error="DeviceLost", message="lost")
+    words = Dying(rank=1, error=encoded(DeviceLost("lost")))
     rank.send(words)
     rank.close()
     assert engine.receive(LONG_S) == [words]

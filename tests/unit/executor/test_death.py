@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from stage_api.errors import SpecError
+from stage_api.errors import Fault, SpecError
 from stage_api.outcome import ExitCode
+from stage_runtime.core.error_codec import Raised, encoded
 from stage_runtime.core.errors import (
     DeviceLost,
     EngineDeadError,
@@ -20,10 +21,20 @@ from stage_runtime.executor.death import Deaths, hang_of
 from stage_runtime.ipc.messages import Dying, Ended, Frozen
 from support.mp_stage import a_config
 
+BY_CODE = {
+    ExitCode.CONFIG: "SpecError",
+    ExitCode.MODEL: "ModelError",
+    ExitCode.RANK_DIED: "InternalError",
+    ExitCode.HANG: "EngineHung",
+    ExitCode.ACCELERATOR_FAULT: "DeviceLost",
+    ExitCode.RENDEZVOUS_TIMEOUT: "RendezvousTimeout",
+    ExitCode.OUT_OF_MEMORY: "OutOfDeviceMemory",
+}
+
 
 def dying(rank: int, code: int, message: str = "why") -> Dying:
     """Last words."""
-    return Dying(rank=rank, exit_code=code, error="Some", message=message)
+    return Dying(rank=rank, error=Raised(kind=BY_CODE[code], message=message))
 
 
 def test_while_all_live_there_is_no_cause() -> None:
@@ -70,9 +81,7 @@ def test_a_model_that_a_rank_cannot_load_is_the_model_s_fault() -> None:
 
 def test_a_config_that_a_rank_refuses_keeps_its_faults() -> None:
     deaths = Deaths()
-    deaths.said(
-        Dying(rank=0, exit_code=64, error="SpecError", message="x", faults=(("spec.engine.a", "1", "2"),))
-    )
+    deaths.said(Dying(rank=0, error=encoded(SpecError([Fault("spec.engine.a", "1", "2")]))))
     with pytest.raises(SpecError) as refused:
         deaths.cause()
     assert str(refused.value.faults[0]) == "spec.engine.a: expected 1, got 2"
@@ -92,9 +101,7 @@ def test_the_rank_that_was_killed_is_the_cause_and_not_those_that_missed_it() ->
 @pytest.mark.parametrize("kind", [EngineDeadError, EngineHung])
 def test_a_rank_that_knows_nobody_to_blame_is_not_blamed_itself(kind: type[EngineDeadError]) -> None:
     deaths = Deaths()
-    deaths.said(
-        Dying(rank=0, exit_code=int(kind.exit_code), error=kind.__name__, message="the ranks went apart")
-    )
+    deaths.said(Dying(rank=0, error=encoded(kind("the ranks went apart"))))
     cause = deaths.cause()
     assert type(cause) is kind
     assert str(cause) == "rank 0: the ranks went apart"
@@ -104,8 +111,8 @@ def test_a_rank_that_knows_nobody_to_blame_is_not_blamed_itself(kind: type[Engin
 def test_a_rank_blames_itself_for_what_it_could_not_do_and_another_where_it_says_so() -> None:
     for words, rank in (
         (dying(0, ExitCode.RANK_DIED), 0),
-        (Dying(rank=0, exit_code=72, error="DeviceLost", message="sticky"), 0),
-        (Dying(rank=0, exit_code=70, error="EngineDeadError", message="rank 1 is gone", at_fault=1), 1),
+        (Dying(rank=0, error=encoded(DeviceLost("sticky"))), 0),
+        (Dying(rank=0, error=encoded(EngineDeadError("rank 1 is gone", rank=1))), 1),
     ):
         deaths = Deaths()
         deaths.said(words)
@@ -208,7 +215,7 @@ def test_exit_codes_of_a_wrong_config_or_model_keep_their_type_without_words() -
 def test_a_rank_that_blames_another_is_not_the_one_at_fault() -> None:
     deaths = Deaths()
     words = "request a failed on rank 1 alone: nan"
-    deaths.said(Dying(rank=0, exit_code=70, error="EngineDeadError", message=words, at_fault=1))
+    deaths.said(Dying(rank=0, error=encoded(EngineDeadError(words, rank=1))))
     cause = deaths.cause()
     assert cause is not None
     assert (cause.rank, str(cause)) == (1, f"rank 0: {words}")

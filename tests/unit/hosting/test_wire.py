@@ -8,25 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_api.errors import Fault, SpecError
 from stage_runtime.core.control import Health, Invoke, RankHealth
-from stage_runtime.core.errors import (
-    AdmissionFull,
-    DeviceLost,
-    EngineDeadError,
-    EngineHung,
-    InternalError,
-    InvalidRequest,
-    ModelError,
-    NotAdmitting,
-    OutOfDeviceMemory,
-    OutOfMemory,
-    RendezvousTimeout,
-    RequestAborted,
-    RequestFailed,
-)
 from stage_runtime.core.outcome import Aborted, Completed, Failed
-from stage_runtime.exit import exit_code_of
 from stage_runtime.hosting.wire import (
     Answered,
     Ask,
@@ -35,51 +18,11 @@ from stage_runtime.hosting.wire import (
     decode_ask,
     decode_tell,
     encode,
-    error_of,
-    told_of,
     without_bytes,
 )
 from stage_runtime.ipc.codec import BadMessage
 from support.builders import RequestBuilder
 from support.scripted import pixel
-
-ERRORS = [
-    InvalidRequest("width: too large", "width"),
-    InvalidRequest("no"),
-    AdmissionFull("the line is full", 12.5),
-    NotAdmitting("draining", 3.0),
-    RequestAborted("taken back"),
-    OutOfMemory("24 GiB"),
-    RequestFailed("ValueError: nan"),
-    EngineDeadError("rank 1 was killed", rank=1),
-    EngineHung("no progress"),
-    DeviceLost("illegal access", rank=0),
-    RendezvousTimeout("rank 3 is missing", rank=3),
-    OutOfDeviceMemory("it does not fit"),
-    ModelError("no weights"),
-    InternalError("a law is broken"),
-    SpecError([Fault("spec.engine", "one thing", "another"), Fault("factory", "a", "b")]),
-]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=[type(error).__name__ for error in ERRORS])
-def test_an_error_keeps_its_type_and_all_it_says(error: Exception) -> None:
-    came = error_of(told_of(error))
-    assert type(came) is type(error)
-    assert str(came) == str(error)
-    assert vars(came) == vars(error)
-    assert exit_code_of(came) == exit_code_of(error)
-
-
-def test_an_error_that_is_none_of_ours_is_named_and_means_a_broken_law() -> None:
-    came = error_of(told_of(KeyError("a bug")))
-    assert type(came) is InternalError
-    assert "KeyError" in str(came)
-    assert exit_code_of(came) == exit_code_of(KeyError())
-
-
-def test_an_error_of_a_class_that_the_client_does_not_know_is_its_nearest() -> None:
-    assert type(error_of(told_of(BadMessage("garbage")))) is InternalError
 
 
 def test_a_request_comes_out_as_it_went_in() -> None:

@@ -22,6 +22,7 @@ from stage_runtime.core.control import (
     StopEarly,
     Wake,
 )
+from stage_runtime.core.error_codec import Raised
 from stage_runtime.core.errors import InternalError
 from stage_runtime.core.outcome import (
     Aborted,
@@ -159,10 +160,7 @@ replies = st.one_of(
     st.builds(
         Dying,
         rank=counts,
-        exit_code=counts,
-        error=names,
-        message=names,
-        faults=tuples(st.tuples(names, names, names)),
+        error=st.builds(Raised, kind=names, message=names, faults=tuples(st.tuples(names, names, names))),
     ),
 )
 large = bytes(range(256)) * (INLINE_BYTES // 256 + 1)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from stage_runtime.batching.spec import BatchSpec, SharedTensors, Unmergeable
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.scripts.script import Call
 from stage_runtime.scripts.target import Answer
 from stage_runtime.scripts.tensor_tree import map_tensors
@@ -132,7 +133,7 @@ class Batcher:
             self.on_fault(error)
             log.warning(
                 "merged call failed; its members run alone",
-                extra={"component": first.component, "why": repr(error)[:200]},
+                extra={"component": first.component, "why": words_of(error)[:200]},
             )
             return [self._alone(call) for call in members]
         return [Answer(call, part) for call, part in zip(members, parts, strict=True)]

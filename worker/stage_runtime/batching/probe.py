@@ -27,6 +27,7 @@ from stage_runtime.batching.spec import (
     padding_for,
 )
 from stage_runtime.core.capability import ComponentCapability
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.scripts.isolation import CacheContexts, ProcessorOverlay
@@ -150,7 +151,7 @@ def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
     if error is not None and out_of_memory(error):
         raise error
     if error is not None:
-        raise ModelError(f"{loaded.name} can't be run: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{loaded.name} can't be run: {words_of(error)}") from error
     return tape
 
 
@@ -333,7 +334,7 @@ def _merge_fault(module: torch.nn.Module, spec: BatchSpec, calls: list[Taped]) -
         merged, padded = spec.merge(arguments, rows)
         parts = spec.split(run(module, calls[0].method, merged), rows, arguments, padded)
     except Exception as error:  # noqa: BLE001 - that it fails is the finding
-        return f"a merged call failed: {type(error).__name__}: {error}"[:300]
+        return f"a merged call failed: {words_of(error)}"[:300]
     worst = max(_visible_error(part, call.result) for part, call in zip(parts, calls, strict=True))
     limit = max((TOLERANCE.get(tensor.dtype, 0.0) for _, tensor in tensors(calls[0].result)), default=0.0)
     return (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from stage_runtime.batching.batcher import CallCounts
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
@@ -100,7 +101,7 @@ class StepCalls:
                 return [error]
             log.warning(
                 "a joint call failed; its members run alone",
-                extra={"component": name, "why": repr(error)[:200]},
+                extra={"component": name, "why": words_of(error)[:200]},
             )
             return [answer for one in group for answer in self._together(name, [one], run)]
         finally:

@@ -13,6 +13,7 @@ import torch
 
 from stage_runtime.batching.probe import SEED, STEPS, TOLERANCE
 from stage_runtime.batching.step_calls import StepCalls
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.request import Request
@@ -46,7 +47,7 @@ def probe(model: StepModel[Any], ask: Ask) -> Findings:
     try:
         reason = _joint_fault(calls, ask, alone)
     except ModelError as error:
-        reason = str(error)
+        reason = words_of(error, kind=False)
     return Findings(alone[0], reason)
 
 
@@ -68,7 +69,7 @@ def _joint_fault(calls: StepCalls, ask: Ask, alone: Sequence[StepResult]) -> str
     except Exception as error:
         if out_of_memory(error):
             raise
-        return f"two requests together failed: {type(error).__name__}: {error}"[:300]
+        return f"two requests together failed: {words_of(error)}"[:300]
     allowed = _allowed(alone[0])
     return (
         ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stage_api.errors import Fault, SpecError
+from stage_runtime.core.error_codec import words_of
 
 PREFIX: Final = "spec.engine.extensions."
 
@@ -92,7 +93,7 @@ def _class(given: object) -> type | str:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported, it can't be used
-        return f"{given}: {type(error).__name__}: {error}"
+        return f"{given}: {words_of(error)}"
     found = getattr(module, name, None)
     if found is None:
         return f"{given}: {module_name} has no {name}"

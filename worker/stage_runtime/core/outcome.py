@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from stage_runtime.core.error_codec import safe, trace_of, words_of
 from stage_runtime.core.errors import (
     AdmissionFull,
     DeviceLost,
@@ -100,6 +101,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     status: int = 500
     code: str = "request_failed"
     field: str | None = None
+    trace: str = ""
+    """Where it came from, for the log: no words of the error, which may quote the request."""
 
 
 Outcome = Progressed | Completed | Aborted | Failed
@@ -126,19 +129,17 @@ _ERRORS: Final[tuple[type[StageError], ...]] = (
 _BY_CODE: Final = {kind.code: kind for kind in _ERRORS}
 
 
-def failed(request_id: str, error: Exception, doing: str = "") -> Failed:
+def failed(request_id: str, error: Exception, doing: str = "", *, of: BaseException | None = None) -> Failed:
     """`error` as an outcome. A plain exception is the model's (500); ours keep their status, code and field.
 
-    `doing`, when given, goes before the error's own words: what could not be done.
-
-    No reference to the exception is kept, so its traceback can't hold tensors alive.
+    `doing`, when given, goes before the error's own words: what could not be done. `of`: what was really raised, where
+    `error` stands for it. No reference to either is kept, so a traceback can't hold tensors alive.
     """
-    before = f"{doing}: " if doing else ""
-    if isinstance(error, StageError):
-        field = error.field if isinstance(error, InvalidRequest) else None
-        return Failed(request_id, before + str(error), error.status, error.code, field)
-    what = f"{before}{type(error).__name__}: {error}"
-    return Failed(request_id, what, RequestFailed.status, RequestFailed.code)
+    message = safe(f"{doing}: {words_of(error)}" if doing else words_of(error))
+    kind = error if isinstance(error, StageError) else RequestFailed
+    field = error.field if isinstance(error, InvalidRequest) and isinstance(error.field, str) else None
+    trace = trace_of(error if of is None else of)
+    return Failed(request_id, message, kind.status, kind.code, None if field is None else safe(field), trace)
 
 
 def as_error(outcome: Failed | Aborted) -> StageError:

@@ -15,9 +15,10 @@ from threading import Condition
 from msgspec import Struct
 
 from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
-from stage_runtime.core.outcome import Completed, Computed, ExecutorOutcome, Outcome, Progressed
+from stage_runtime.core.outcome import Completed, Computed, ExecutorOutcome, Failed, Outcome, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import Wave
+from stage_runtime.engine.failures import log_failure
 from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.streams import Mailbox, Stream
@@ -261,6 +262,8 @@ class Desk:
         if (admitted_s := self._admitted_s.pop(outcome.request_id, None)) is not None:
             self._observer.on_ended(outcome, self._clock() - admitted_s)
         if (mailbox := self._mailboxes.pop(outcome.request_id, None)) is not None:
+            if isinstance(outcome, Failed):
+                log_failure(mailbox.request, outcome)
             mailbox.put(outcome)
         if not self._scheduler.has_work:
             self._changed.notify_all()

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
     EngineHung,
@@ -299,14 +300,16 @@ class Engine:
             if isinstance(error, EngineDeadError | InternalError) or self._phase in _STARTING:
                 self._death = error
             else:
-                self._death = InternalError(f"{type(error).__name__}: {error}")
+                self._death = InternalError(words_of(error))
                 self._death.__cause__ = error
             death = self._death
             callbacks, self._on_death = self._on_death, []
             self._end(lambda: as_group_death(death), Phase.DEAD)
         # The error of a model that can't be loaded, or of a hang, says all; where it was noticed says nothing more.
         trace = None if isinstance(death, ModelError | OutOfDeviceMemory | EngineHung) else death
-        log.critical("engine died", extra={"engine": self._name, "error": str(death)}, exc_info=trace)
+        log.critical(
+            "engine died", extra={"engine": self._name, "error": words_of(death, kind=False)}, exc_info=trace
+        )
         traceback.clear_frames(error.__traceback__)  # they hold what the model was working on
         if self._executor is not None:
             self._executor.give_up(as_group_death(death))
@@ -368,7 +371,7 @@ def as_group_death(error: BaseException) -> EngineDeadError:
     """The error for those whose request dies with the engine."""
     if isinstance(error, EngineDeadError):
         return error
-    return EngineDeadError(f"the engine is dead: {type(error).__name__}: {error}")
+    return EngineDeadError(f"the engine is dead: {words_of(error, kind=True)}")
 
 
 def check_started(name: str, phase: Phase, death: BaseException | None, waited_s: float) -> None:

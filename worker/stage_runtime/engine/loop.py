@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 
 from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, patience_s
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
 from stage_runtime.core.suspicion import LOOK_S, Suspicion
 from stage_runtime.engine.desk import Desk, Refusal, Turn
@@ -208,5 +209,5 @@ class Loop:
             future.set_exception(
                 error
                 if isinstance(error, StageError)
-                else EngineDeadError(f"control call broke the engine: {error}")
+                else EngineDeadError(f"control call broke the engine: {words_of(error)}")
             )

@@ -39,6 +39,7 @@ class Mailbox:
     """
 
     def __init__(self, request: Request) -> None:
+        self.request = request
         self.request_id = request.request_id
         self.terminal: Terminal | None = None
         self._pending: deque[Outcome] = deque()

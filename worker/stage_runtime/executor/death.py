@@ -12,6 +12,7 @@ from typing import Final
 from stage_api.errors import Fault, SpecError
 from stage_api.outcome import ExitCode
 from stage_api.topology import Topology
+from stage_runtime.core.error_codec import decoded
 from stage_runtime.core.errors import (
     DeviceLost,
     EngineDeadError,
@@ -21,6 +22,7 @@ from stage_runtime.core.errors import (
     RendezvousTimeout,
 )
 from stage_runtime.executor.supervisor import how_it_ended
+from stage_runtime.exit import exit_code_of
 from stage_runtime.ipc.messages import Dying, Ended, Frozen
 
 _DEATHS: Final[dict[int, type[EngineDeadError]]] = {
@@ -58,7 +60,7 @@ class Deaths:
             return
         self._words[dying.rank] = dying
         if self._codes.get(dying.rank, LOST) == LOST:
-            self._codes[dying.rank] = dying.exit_code
+            self._codes[dying.rank] = exit_code_of(decoded(dying.error))
 
     def lost(self, rank: int) -> None:
         """The connection to a rank in another pod ended, and nothing was said."""
@@ -105,14 +107,11 @@ class Deaths:
             return EngineHung(message, rank=rank)
         if words is None:
             return _wordless(rank, self._codes[rank])
-        if words.exit_code == ExitCode.CONFIG:
-            raise SpecError(
-                [Fault(*fault) for fault in words.faults] or [Fault("", "a config", words.message)]
-            )
-        if words.exit_code == ExitCode.MODEL:
-            raise ModelError(words.message)
-        kind = _DEATHS.get(words.exit_code, EngineDeadError)
-        return kind(f"rank {rank}: {words.message}", rank=_at_fault(words))
+        error = decoded(words.error)
+        if isinstance(error, SpecError | ModelError):
+            raise error
+        kind = type(error) if isinstance(error, EngineDeadError) else EngineDeadError
+        return kind(f"rank {rank}: {words.error.message}", rank=_at_fault(words))
 
 
 def hang_of(topology: Topology, copy: int, silent_s: float, stopped: Collection[int]) -> EngineHung:
@@ -126,9 +125,9 @@ def hang_of(topology: Topology, copy: int, silent_s: float, stopped: Collection[
 
 def _at_fault(words: Dying) -> int | None:
     """Whose doing it was; None when the rank that says so doesn't know: that others are gone is none of its own."""
-    if words.at_fault is None and words.error in _OF_OTHERS:
+    if words.error.rank is None and words.error.kind in _OF_OTHERS:
         return None
-    return words.rank if words.at_fault is None else words.at_fault
+    return words.rank if words.error.rank is None else words.error.rank
 
 
 def _wordless(rank: int, code: int) -> EngineDeadError:

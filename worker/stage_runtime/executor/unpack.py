@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.outcome import ExecutorOutcome, failed
 from stage_runtime.executor.ledger import Delivery
 from stage_runtime.ipc.codec import attach
@@ -23,7 +24,9 @@ def unpacked(delivery: Delivery, receiver: Receiver) -> ExecutorOutcome:
     try:
         return attach(outcome, delivery.parcel, receiver.take)
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its cause
-        log.warning("output can't be unpacked", extra={"request_id": outcome.request_id, "why": repr(error)})
+        log.warning(
+            "output can't be unpacked", extra={"request_id": outcome.request_id, "why": words_of(error)}
+        )
         return failed(outcome.request_id, error, "the output can't be unpacked")
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from threading import Lock
 
 from stage_runtime.core.control import Control
+from stage_runtime.core.error_codec import decoded
 from stage_runtime.core.errors import StageError
 from stage_runtime.core.outcome import Aborted, Outcome, Progressed, failed
 from stage_runtime.core.request import Request
 from stage_runtime.engine.streams import Mailbox, Owner, Stream
-from stage_runtime.hosting.wire import Accepted, Answered, Refused, Tells, Told, answer_of, error_of
+from stage_runtime.hosting.wire import Accepted, Answered, Refused, Tells, Told, answer_of
 
 
 class NumberedMailbox(Mailbox):
@@ -94,7 +95,7 @@ class Book:
             case Answered(number=number, value=value):
                 self.answer(number, value)
             case Refused(number=number, error=raised):
-                self.refuse(number, error_of(raised))
+                self.refuse(number, decoded(raised))
 
     def accept(self, number: int) -> None:
         """A submission is admitted."""

@@ -19,12 +19,13 @@ from typing import Final, NoReturn
 
 from stage_api.errors import Fault, SpecError
 from stage_runtime import log as logs
+from stage_runtime.core.error_codec import encoded
 from stage_runtime.core.errors import EngineDeadError, InternalError, StageError
 from stage_runtime.engine.engine import Engine
 from stage_runtime.exit import exit_code_of
 from stage_runtime.hosting.line import Line
 from stage_runtime.hosting.service import Service
-from stage_runtime.hosting.wire import Hello, Leaving, Setup, decode_ask, encode, told_of
+from stage_runtime.hosting.wire import Hello, Leaving, Setup, decode_ask, encode
 from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.parent import end_with
 from stage_runtime.ipc.shm import Sender
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         death = _serve(line, Hatch.adopt(arguments.hatch), asked)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is said and the process ends
         _log(error)
-        line.send(encode(Leaving(told_of(error))))
+        line.send(encode(Leaving(encoded(error))))
         death = error
     line.close(LINGER_S)
     logging.shutdown()

@@ -18,6 +18,7 @@ from typing import Final
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
+from stage_runtime.core.error_codec import Raised, decoded
 from stage_runtime.core.errors import (
     AdmissionFull,
     EngineDeadError,
@@ -47,14 +48,12 @@ from stage_runtime.hosting.wire import (
     Loaded,
     Observe,
     Observed,
-    Raised,
     Setup,
     Status,
     Submit,
     TakeBack,
     Tells,
     encode,
-    error_of,
     tell_observer,
 )
 from stage_runtime.ipc.codec import BadMessage
@@ -328,7 +327,7 @@ class RemoteEngine:
             case Leaving(death=None):
                 self._end(Phase.CLOSED, lambda: NotAdmitting("the engine is closed"))
             case Leaving(death=Raised() as raised):
-                self._die(error_of(raised))
+                self._die(decoded(raised))
             case _:
                 self._book.take(tell)
                 if self._phase is Phase.DRAINING:

@@ -16,6 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
+from stage_runtime.core.error_codec import encoded
 from stage_runtime.core.errors import EngineDeadError, RequestFailed, StageError
 from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed, Terminal
 from stage_runtime.engine.engine import Engine
@@ -48,7 +49,6 @@ from stage_runtime.hosting.wire import (
     Waved,
     decode_ask,
     encode,
-    told_of,
     without_bytes,
 )
 from stage_runtime.ipc.codec import BadMessage, detach
@@ -128,7 +128,7 @@ class Service:
                 break
             self.take(self._line.receive(BUSY_LOOK_S))
         death = self._engine.death
-        self._line.send(encode(Leaving(None if death is None else told_of(death))))
+        self._line.send(encode(Leaving(None if death is None else encoded(death))))
 
     # What is asked
 
@@ -157,7 +157,7 @@ class Service:
         try:
             streams = self._engine.add(submit.requests)
         except StageError as error:
-            self._send(Refused(submit.number, told_of(error)))
+            self._send(Refused(submit.number, encoded(error)))
             return
         self._tell_status()
         self._send(Accepted(submit.number))
@@ -205,12 +205,12 @@ class Service:
             self._open_calls -= 1
             error = done.exception()
             if error is not None:
-                self._send(Refused(number, told_of(error)))
+                self._send(Refused(number, encoded(error)))
                 continue
             try:
                 data = encode(Answered(number, done.result()))
             except BadMessage as bad:
-                data = encode(Refused(number, told_of(RequestFailed(str(bad)))))
+                data = encode(Refused(number, encoded(RequestFailed(str(bad)))))
             self._line.send(data)
 
     def _take_news(self) -> list[News]:

@@ -6,18 +6,15 @@ travel as what they are: a 400 stays a 400, and a full line keeps its seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stage_api.errors import Fault, SpecError
-from stage_runtime.core import errors
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Health, RankHealth
-from stage_runtime.core.errors import EngineDeadError, InternalError, InvalidRequest, StageError
+from stage_runtime.core.error_codec import Raised
 from stage_runtime.core.outcome import Completed, Outcome, Terminal
 from stage_runtime.core.request import Request
 from stage_runtime.engine.observer import Observer
@@ -28,19 +25,6 @@ from stage_runtime.sched.base import Snapshot
 
 PROTOCOL: Final = 1
 """Version of these messages; a child of another version is refused."""
-
-
-class Raised(Struct, frozen=True, kw_only=True):
-    """An error on its way."""
-
-    kind: str
-    """Name of its class."""
-    message: str
-    field: str | None = None
-    retry_after_s: float | None = None
-    rank: int | None = None
-    faults: tuple[tuple[str, str, str], ...] = ()
-    """Path, expected, got: of a config that can't be run."""
 
 
 # From the client's process to the engine's
@@ -207,12 +191,6 @@ _TELLS: Final = msgspec.msgpack.Decoder(Tells)
 # Python's own errors come through too: of text that is no UTF-8, and of nesting that is too deep.
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
-_KINDS: Final[dict[str, type[StageError]]] = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, StageError)
-}
-
 
 def encode(message: Asks | Tells) -> bytes:
     """Raises: BadMessage for a value that can't cross: an object, an integer of more than 64 bits."""
@@ -236,36 +214,6 @@ def decode_tell(data: bytes) -> Tells:
         return _TELLS.decode(data)
     except _UNREADABLE as error:
         raise BadMessage(f"no tell in {len(data)} bytes: {error}") from error
-
-
-def told_of(error: BaseException) -> Raised:
-    """`error` for its way: the nearest class of ours; what is none of ours is an InternalError that names it."""
-    if isinstance(error, SpecError):
-        faults = tuple((fault.path, fault.expected, fault.got) for fault in error.faults)
-        return Raised(kind=SpecError.__name__, message=str(error), faults=faults)
-    if not isinstance(error, StageError):
-        return Raised(kind=InternalError.__name__, message=f"{type(error).__name__}: {error}")
-    return Raised(
-        kind=next(_known(type(error))),
-        message=str(error),
-        field=error.field if isinstance(error, InvalidRequest) else None,
-        retry_after_s=getattr(error, "retry_after_s", None),
-        rank=error.rank if isinstance(error, EngineDeadError) else None,
-    )
-
-
-def error_of(raised: Raised) -> Exception:
-    """The error that came."""
-    if raised.kind == SpecError.__name__:
-        return SpecError([Fault(*fault) for fault in raised.faults])
-    kind = _KINDS.get(raised.kind, InternalError)
-    if issubclass(kind, InvalidRequest):
-        return kind(raised.message, raised.field)
-    if issubclass(kind, errors.AdmissionFull | errors.NotAdmitting) and raised.retry_after_s is not None:
-        return kind(raised.message, raised.retry_after_s)
-    if issubclass(kind, EngineDeadError):
-        return kind(raised.message, rank=raised.rank)
-    return kind(raised.message)
 
 
 def answer_of(call: Control, value: object) -> object:
@@ -294,7 +242,3 @@ def without_bytes(outcome: Terminal) -> Terminal:
         if isinstance(outcome, Completed)
         else outcome
     )
-
-
-def _known(kind: type) -> Iterator[str]:
-    return (one.__name__ for one in kind.__mro__ if _KINDS.get(one.__name__) is one)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
+from stage_runtime.core.error_codec import Raised
 from stage_runtime.core.outcome import ExecutorOutcome, Failed
 from stage_runtime.core.wave import Wave
 
@@ -170,17 +171,10 @@ class Answered(Struct, frozen=True, tag="answered", kw_only=True):
 
 
 class Dying(Struct, frozen=True, tag="dying", kw_only=True):
-    """A rank's last words; its process ends with `exit_code`."""
+    """A rank's last words. A rank named in the error is the one that it blames."""
 
     rank: int
-    exit_code: int
-    error: str
-    """Name of the exception."""
-    message: str
-    at_fault: int | None = None
-    """The rank that it blames. None: it is its own doing, or with a group's error that of nobody it knows."""
-    faults: tuple[tuple[str, str, str], ...] = ()
-    """Path, expected, got: of a config that can't be run."""
+    error: Raised
 
 
 # From the agent of another pod to the engine; `rank` is the first one of its pod

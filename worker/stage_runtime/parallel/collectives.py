@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 
 _TIMED_OUT = ("timed out", "timeout")
@@ -84,7 +85,7 @@ class Collectives:
         others = [rank for rank in self.ranks if rank != self.rank]
         peer = others[0] if len(others) == 1 else None
         who = f"rank {peer}" if peer is not None else f"one of the ranks {', '.join(map(str, others))}"
-        text = str(error)
+        text = words_of(error, kind=False)
         if any(word in text.lower() for word in _TIMED_OUT):
             message = f"{who} did not come to a collective within {self.timeout_s:.0f} s"
             raise EngineHung(message, rank=peer) from error

@@ -18,8 +18,9 @@ from stage_api.errors import Fault, SpecError
 from stage_runtime.batching.batcher import Batcher, CallCounts, CallHook
 from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Ask, Loaded, probe
 from stage_runtime.core.capability import Capability
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory import NO_MEMORY, out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Computed,
@@ -318,7 +319,7 @@ class Runner:
             self._hub.run(["trial"])
             result, error = script.result, script.error
             self._hub.forget("trial")
-            why = "" if error is None else f"a small request failed: {type(error).__name__}: {error}"
+            why = "" if error is None else f"a small request failed: {words_of(error)}"
             why = why or differs(self._output.convert(result, None), self._output.convert(want, None))
         if not spread.agreed(why == ""):
             expected = f"1 for this model: {why or 'another rank found so'}"
@@ -332,7 +333,7 @@ class Runner:
         try:
             return self._replay_fault(arguments, want)
         except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
-            return f"a replay failed: {type(error).__name__}: {error}"[:300]
+            return f"a replay failed: {words_of(error)}"[:300]
         finally:
             self._hub.forget("replay")
 
@@ -365,7 +366,7 @@ class Runner:
         result, error = script.result, script.error
         self._hub.forget("replay")
         if error is not None:
-            return f"failed: {type(error).__name__}: {error}"[:300]
+            return f"failed: {words_of(error)}"[:300]
         same = self._output.convert(result, None) == self._output.convert(want, None)
         return "" if same else "gives another picture"
 
@@ -391,7 +392,7 @@ def _failure(request_id: str, error: Exception) -> Failed:
     """The pipeline's own check of its inputs is the client's fault; everything else is not."""
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     if "check_inputs" in frames and isinstance(error, ValueError | TypeError):
-        return failed(request_id, InvalidRequest(str(error)))
+        return failed(request_id, InvalidRequest(words_of(error, kind=False)), of=error)
     if out_of_memory(error):
-        return failed(request_id, OutOfMemory("the device has too little free memory for this request"))
+        return failed(request_id, OutOfMemory(NO_MEMORY), of=error)
     return failed(request_id, error)

@@ -17,8 +17,9 @@ from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.batching.step_calls import METHODS, StepCalls
 from stage_runtime.batching.step_probe import probe
 from stage_runtime.core.capability import Capability, ComponentCapability
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import InternalError, InvalidRequest, ModelError, OutOfMemory
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory import NO_MEMORY, out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Computed,
@@ -231,7 +232,7 @@ class StepRunner:
             return Progressed(request.request_id, state.step, request.steps)
         preview = self._converted(result) if not isinstance(result, Exception) else result
         if isinstance(preview, Exception):
-            why = repr(preview)[:200]
+            why = words_of(preview)[:200]
             log.warning("preview not drawn", extra={"request_id": request.request_id, "why": why})
             return Progressed(request.request_id, state.step, request.steps)
         index = request.preview_steps.index(state.step)
@@ -248,7 +249,7 @@ class StepRunner:
         self._end(member)
         request_id = member.request.request_id
         if out_of_memory(error):
-            return failed(request_id, OutOfMemory("the device has too little free memory for this request"))
+            return failed(request_id, OutOfMemory(NO_MEMORY), of=error)
         return failed(request_id, error)
 
     @staticmethod

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import greenlet
 import torch
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import RequestFailed
 
 PARKING_METHODS: Final = ("decode", "encode")
@@ -144,7 +145,7 @@ class Script:
         except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
             self.error = error
         except BaseException as error:  # noqa: BLE001 - what would end a process ends its request
-            self.error = RequestFailed(f"{type(error).__name__}: {error}")
+            self.error = RequestFailed(words_of(error, kind=True)).with_traceback(error.__traceback__)
         finally:
             self.done, self.pending, self.ended_s = True, None, time.perf_counter()
 

@@ -14,6 +14,7 @@ import torch
 
 from stage_api.errors import Fault, SpecError
 from stage_runtime.batching.batcher import CallCounts
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import InvalidRequest, RequestError, RequestFailed
 from stage_runtime.worker.tensor_wire import pack, unpack
 
@@ -54,7 +55,7 @@ class Extension:
         try:
             self._own = kind(view)
         except Exception as error:
-            got = f"{kind.__name__}, which raises {type(error).__name__}: {error}"
+            got = f"{kind.__name__}, which raises {words_of(error)}"
             raise SpecError([Fault(FIELD, "a class that is made with a WorkerView", got)]) from error
 
     def invoke(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -76,7 +77,7 @@ class Extension:
         except RequestError:
             raise
         except Exception as error:
-            raise RequestFailed(f"{name}: {type(error).__name__}: {error}") from error
+            raise RequestFailed(f"{name}: {words_of(error)}") from error
         try:
             return pack(answer, name)
         except TypeError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import DeviceLost
 from stage_runtime.core.memory import out_of_memory
 
@@ -28,7 +29,7 @@ class FaultProbe:
         try:
             self.synchronize()
         except Exception as sticky:
-            raise DeviceLost(f"the device failed and stays failed: {error}") from sticky
+            raise DeviceLost(f"the device failed and stays failed: {words_of(error)}") from sticky
 
 
 def fault_probe(device: torch.device) -> FaultProbe:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.outcome import Completed, Failed, Output, failed
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach
@@ -128,7 +129,7 @@ class Packer:
             outcome, parcel = detach(outcome, None if self._sender is None else self._sender.place)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this output's end and no other's
             log.warning(
-                "output can't be packed", extra={"request_id": made.request_id, "why": repr(error)[:200]}
+                "output can't be packed", extra={"request_id": made.request_id, "why": words_of(error)[:200]}
             )
             outcome, parcel = failed(made.request_id, error, CANNOT_PACK), None
         return OutputReady(rank=self._rank, wave_id=job.wave_id, outcome=outcome, parcel=parcel)

@@ -218,31 +218,16 @@ def _session(
 
 def _last_words(rank: int, channel: RankChannel | None, error: BaseException) -> int:
     from stage_api.errors import SpecError
-    from stage_runtime.core.errors import EngineDeadError, StageError
+    from stage_runtime.core.error_codec import encoded, words_of
+    from stage_runtime.core.errors import StageError
     from stage_runtime.exit import exit_code_of
 
-    code = int(exit_code_of(error))
     expected = isinstance(error, StageError | SpecError)
-    log.critical("rank ends", extra={"rank": rank, "error": str(error)}, exc_info=None if expected else error)
-    if channel is None:
-        return code
-    faults = (
-        tuple((fault.path, fault.expected, fault.got) for fault in error.faults)
-        if isinstance(error, SpecError)
-        else ()
-    )
-    message = str(error) if expected else f"{type(error).__name__}: {error}"
-    channel.send(
-        Dying(
-            rank=rank,
-            exit_code=code,
-            error=type(error).__name__,
-            message=message,
-            at_fault=error.rank if isinstance(error, EngineDeadError) else None,
-            faults=faults,
-        )
-    )
-    return code
+    extra = {"rank": rank, "error": words_of(error)}
+    log.critical("rank ends", extra=extra, exc_info=None if expected else error)
+    if channel is not None:
+        channel.send(Dying(rank=rank, error=encoded(error)))
+    return int(exit_code_of(error))
 
 
 if __name__ == "__main__":

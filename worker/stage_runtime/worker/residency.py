@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory, OutOfMemory, RequestFailed
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.scripts.script import components
@@ -184,8 +185,8 @@ class Residency:
     @staticmethod
     def _typed(error: Exception, what: str) -> Exception:
         if out_of_memory(error) or isinstance(error, OutOfDeviceMemory):
-            return OutOfMemory(f"{what}: {error}")
-        return RequestFailed(f"{what}: {error}")
+            return OutOfMemory(f"{what}: {words_of(error, kind=False)}")
+        return RequestFailed(f"{what}: {words_of(error, kind=False)}")
 
 
 def modules_in(model: Any) -> dict[str, torch.nn.Module]:

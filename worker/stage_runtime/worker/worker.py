@@ -29,6 +29,7 @@ from stage_runtime.core.control import (
     StopEarly,
     Wake,
 )
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
     InternalError,
@@ -103,7 +104,9 @@ class Worker:
             )
         except Exception as error:
             if out_of_memory(error):
-                raise OutOfDeviceMemory(f"the model does not fit on {device}: {error}") from error
+                raise OutOfDeviceMemory(
+                    f"the model does not fit on {device}: {words_of(error, kind=False)}"
+                ) from error
             raise
         self._scheduled: tuple[str, ...] = ()
         self._paused = False
@@ -169,7 +172,7 @@ class Worker:
             self._faults(error)
             if isinstance(error, StageError):
                 raise
-            what = f"{type(call).__name__}: {type(error).__name__}: {error}"
+            what = f"{type(call).__name__}: {words_of(error)}"
             raise (OutOfMemory if out_of_memory(error) else RequestFailed)(what) from error
 
     def close(self, *, with_process: bool = False) -> None:

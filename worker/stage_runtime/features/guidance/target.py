@@ -22,6 +22,7 @@ import torch
 from stage_runtime.batching.batcher import Batcher, CallHook
 from stage_runtime.batching.probe import Findings
 from stage_runtime.batching.spec import BatchSpec
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.features.guidance.deferred import DeferredCalls, Templates
 from stage_runtime.features.guidance.rows import join_rows
@@ -249,7 +250,7 @@ def _leaves(frame: Frame) -> list[Any]:
 
 def in_words(error: Exception) -> str:
     """Kind and message of an error, cut to fit a frame."""
-    return f"{type(error).__name__}: {error}"[:MOST_ERROR]
+    return words_of(error)[:MOST_ERROR]
 
 
 def cfg_target(batcher: Batcher, lockstep: Lockstep, found: Findings, hooks: Sequence[CallHook]) -> CfgTarget:
