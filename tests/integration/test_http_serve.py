@@ -259,6 +259,16 @@ def test_an_ipv6_address_alone_can_be_served() -> None:
         assert url_of(listening) == f"http://[::1]:{port}"
 
 
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [(None, 70_000), (None, -1), ("no such host", 0), ("x" * 70, 0), ("a..b", 0), ("\ud800", 0)],
+)
+def test_an_address_that_cannot_be_had_is_the_configs_fault(host: str | None, port: int) -> None:
+    with pytest.raises(CannotListen, match="can't listen on") as refused:
+        listen(host, port)
+    assert refused.value.exit_code is ExitCode.CONFIG
+
+
 def test_a_port_in_use_is_an_error() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(CannotListen, match="in use"):
         listen("127.0.0.1", taken.getsockname()[1])

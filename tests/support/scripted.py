@@ -148,8 +148,7 @@ class ScriptedExecutor:
         """Forget, take in, get ready."""
         self._check_use()
         self.waves.append(wave)
-        if wave.kv_prefetch is not None or any(new.kv_metadata is not None for new in wave.new):
-            raise InternalError("KV fields are set, and nothing uses them")
+        wave.refuse_kv()
         for request_id in wave.finished_ids:
             if self.held.pop(request_id, None) is None:
                 raise InternalError(f"{request_id} is to be forgotten, but isn't known")

@@ -17,6 +17,7 @@ from typing import Final, TextIO
 
 from stage_api import names
 from stage_api.errors import Fault, SpecError, show
+from stage_runtime.log_writer import LineWriter
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The x-request-id of the HTTP request that the current task serves."""
@@ -43,11 +44,12 @@ def configure(
     Raises: SpecError if the environment names no level; what follows is logged nevertheless.
     """
     target = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(target)
+    handler = LineWriter(target)
     handler.setFormatter(PlainFormatter() if target.isatty() else JsonFormatter(stage, rank))
     wanted = level or os.environ.get(ENV_LEVEL) or "INFO"
     known = wanted.upper() in _LEVELS
     logging.basicConfig(level=wanted.upper() if known else "INFO", handlers=[handler], force=True)
+    logging.captureWarnings(True)  # else they are written by whoever warns
     # Its two lines per start say nothing that ours do not.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not known:

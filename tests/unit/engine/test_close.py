@@ -164,6 +164,41 @@ def test_streams_of_a_stuck_loop_end_without_waiting_for_it() -> None:
         assert not closer.is_alive()
 
 
+def test_a_loop_that_is_through_its_ticks_is_waited_for_and_is_not_stuck() -> None:
+    """A busy machine may take longer for the executor's end than a tick would be allowed."""
+    gate = Gate()
+
+    class Slow(ScriptedExecutor):
+        def close(self) -> None:
+            gate.pass_through()
+            super().close()
+
+    engine = EngineBuilder().executor(Slow).build()
+    engine.start()
+    engine.wait_ready(PATIENCE_S)
+    closer = ThreadPoolExecutor(1)
+    closed = closer.submit(engine.close, 0.01)
+    gate.wait_arrival()
+    with pytest.raises(TimeoutError):
+        closed.result(0.3)
+    gate.open()
+    assert closed.result(PATIENCE_S) is None
+    closer.shutdown()
+
+
+def test_a_loop_that_moves_on_is_waited_for_tick_by_tick() -> None:
+    with EngineBuilder().started() as (engine, executor):
+        first, second = executor.block(), executor.block()
+        engine.add(some_requests("ab"))
+        first.wait_arrival()
+        closer = ThreadPoolExecutor(1)
+        closed = closer.submit(engine.close, PATIENCE_S)
+        first.open()
+        second.open()
+        assert closed.result(PATIENCE_S) is None
+        closer.shutdown()
+
+
 # Closing while it starts
 
 

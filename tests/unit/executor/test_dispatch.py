@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.core.wave import NewRequest, Wave
+from stage_runtime.core.wave import KvPrefetch, NewRequest, Wave
 from stage_runtime.executor.dispatch import Dispatch
 from support.builders import RequestBuilder
 
@@ -60,6 +60,13 @@ def test_an_idle_copy_goes_on_while_another_one_is_busy() -> None:
     run = dispatch.plan(wave(2, cached="ab"))
     assert run is not None
     assert run.wave.cached_ids == ("b",)
+
+
+def test_key_value_fields_are_refused_and_not_dropped() -> None:
+    envelope = NewRequest(request=RequestBuilder("a").build(), kv_metadata={"blocks": 1})
+    for told in (Wave(wave_id=1, kv_prefetch=KvPrefetch("a", "elsewhere")), Wave(wave_id=1, new=(envelope,))):
+        with pytest.raises(InternalError, match="key/value fields"):
+            Dispatch(1).plan(told)
 
 
 def test_ended_requests_are_told_at_once_also_to_a_busy_copy() -> None:

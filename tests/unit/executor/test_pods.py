@@ -16,7 +16,7 @@ from stage_runtime.executor.pods import (
     pod_ordinal,
     spanning_life,
 )
-from stage_runtime.ipc.reach import dials_ipv6, listening_host
+from stage_runtime.ipc.reach import dials_ipv6, listening_host, port_of
 from support.far_pod import key_folder, pod_environ, two_pods
 from support.mp_stage import a_config
 
@@ -94,3 +94,9 @@ def test_pods_of_one_machine_are_heard_on_that_machine_only(master: str, hosts: 
 )
 def test_a_name_may_be_known_by_ipv6_alone(address: str, dials: bool) -> None:
     assert dials_ipv6(address) == dials
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e3"])
+def test_a_port_that_is_none_is_the_configs_fault_wherever_it_stands(port: str) -> None:
+    with pytest.raises(SpecError, match=f"{names.ENV_MASTER_PORT}: expected a port, 1..65535, got {port}"):
+        port_of({names.ENV_MASTER_PORT: port}, names.ENV_MASTER_PORT, names.MASTER_PORT)

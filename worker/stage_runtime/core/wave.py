@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stage_runtime.core.errors import InternalError
 from stage_runtime.core.request import Request
 
 
@@ -44,6 +45,11 @@ class Wave(Struct, frozen=True, kw_only=True):
     def scheduled_ids(self) -> tuple[str, ...]:
         """Ids to run, new ones first."""
         return (*(envelope.request.request_id for envelope in self.new), *self.cached_ids)
+
+    def refuse_kv(self) -> None:
+        """For an executor that uses no key/value fields. Raises: InternalError where there are some."""
+        if self.kv_prefetch is not None or any(envelope.kv_metadata is not None for envelope in self.new):
+            raise InternalError("the wave carries key/value fields, which nothing here uses")
 
     @property
     def is_empty(self) -> bool:

@@ -26,7 +26,7 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.core.suspicion import Suspicion
+from stage_runtime.core.suspicion import LOOK_S, Suspicion
 from stage_runtime.engine.desk import Desk, Refusal
 from stage_runtime.engine.loop import Bell, Loop
 from stage_runtime.engine.observer import Observer
@@ -43,6 +43,9 @@ OnDeath = Callable[[BaseException], None]
 
 SLACK_S: Final = 5.0
 """Whoever waits for the start waits a little longer than it may take, so as to hear what it failed of."""
+
+ENDING_S: Final = 30.0
+"""A loop that is through its ticks lets go of its executor within this: longer than any executor's own deadlines."""
 
 _STARTING: Final = (Phase.CREATED, Phase.LOADING, Phase.WARMING)
 
@@ -237,8 +240,9 @@ class Engine:
     def close(self, timeout_s: float = 10.0) -> None:
         """End everything: streams get an error, then scheduler and executor are closed. Idempotent.
 
-        Raises: EngineHung when the loop is still in a tick after `timeout_s`; the executor has then been closed from
-        outside, as far as it let itself be within as long again.
+        Raises: EngineHung when the loop is still in one tick after `timeout_s`; the executor has then been closed from
+        outside, as far as it let itself be within as long again. A loop that moves on, or is through its ticks, is
+        waited for: on a busy machine that takes its time.
         """
 
         def closed() -> StageError:
@@ -253,8 +257,7 @@ class Engine:
         if thread is None:
             self._close_executor()
             return
-        thread.join(timeout_s)
-        if thread.is_alive():
+        if not self._has_ended(thread, timeout_s):
             self._close_over_stuck_loop(timeout_s)
 
     # How
@@ -356,15 +359,28 @@ class Engine:
             except Exception:
                 log.exception("executor did not close", extra={"engine": self._name})
 
+    def _has_ended(self, thread: Thread, timeout_s: float) -> bool:
+        """Wait for the loop's end while it moves. Time in which nobody could watch it counts little."""
+        doing, still_s = self._loop.doing, 0.0
+        while still_s < (ENDING_S if doing is None else timeout_s):
+            looked_s = time.monotonic()
+            thread.join(min(LOOK_S, timeout_s))
+            if not thread.is_alive():
+                return True
+            before, doing = doing, self._loop.doing
+            still_s = 0.0 if doing is not before else still_s + min(time.monotonic() - looked_s, LOOK_S)
+        return False
+
     def _close_over_stuck_loop(self, timeout_s: float) -> None:
         closer = Thread(target=self._close_executor, name=f"{self._name}-closer", daemon=True)
         closer.start()
         closer.join(timeout_s)
         outcome = "is not closed either" if closer.is_alive() else "was closed from outside"
         progress = self.progress()
-        raise EngineHung(
-            f"{self._name} is stuck in tick {progress.tick} for {progress.elapsed_s:.1f} s; its executor {outcome}"
-        )
+        where = f"is stuck in tick {progress.tick} for {progress.elapsed_s:.1f} s"
+        if progress.limit_s is None:
+            where = f"has not let go of its executor for {ENDING_S:.0f} s"
+        raise EngineHung(f"{self._name} {where}; its executor {outcome}")
 
 
 def as_group_death(error: BaseException) -> EngineDeadError:

@@ -128,6 +128,11 @@ class Loop:
         """True once the loop ends after its current tick."""
         return self._stopped is not None
 
+    @property
+    def doing(self) -> object:
+        """A value for what it is in now, such as this tick; None between two."""
+        return self._beat
+
     def call(self, call: Control) -> Future[object]:
         """Have a control call carried out between two ticks."""
         future: Future[object] = Future()

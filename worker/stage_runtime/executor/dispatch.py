@@ -28,8 +28,9 @@ class Dispatch:
     def plan(self, wave: Wave) -> Run | None:
         """The command that carries out a wave as far as copies are idle; None when there is nothing to say.
 
-        Raises: InternalError for an id that was never placed.
+        Raises: InternalError for an id that was never placed, and for KV fields.
         """
+        wave.refuse_kv()
         self.forget(wave.finished_ids)
         for envelope in wave.new:
             self._place(envelope)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 import zmq
 from msgspec import Struct
@@ -15,9 +14,7 @@ from stage_api.topology import Topology
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.identity import life_of
 from stage_runtime.ipc.keys import load_server
-from stage_runtime.ipc.reach import listening_host
-
-_MAX_PORT: Final = 65_535
+from stage_runtime.ipc.reach import listening_host, port_of
 
 
 class MeetingPoint(Struct, frozen=True):
@@ -38,15 +35,16 @@ class MeetingPoint(Struct, frozen=True):
 def meeting_point(environ: Mapping[str, str]) -> MeetingPoint:
     """Raises: SpecError with what the environment lacks."""
     faults: list[Fault] = []
-    host = environ.get(names.ENV_MASTER_ADDR, "")
+    host, port = environ.get(names.ENV_MASTER_ADDR, ""), 0
     if not host:
         faults.append(Fault(names.ENV_MASTER_ADDR, "the host name of the replica's first pod", "nothing"))
-    port = environ.get(names.ENV_RANKS_PORT) or str(names.RANKS_PORT)
-    if not (port.isdecimal() and 0 < int(port) <= _MAX_PORT):
-        faults.append(Fault(names.ENV_RANKS_PORT, f"a port, 1..{_MAX_PORT}", port))
+    try:
+        port = port_of(environ, names.ENV_RANKS_PORT, names.RANKS_PORT)
+    except SpecError as wrong:
+        faults += wrong.faults
     if faults:
         raise SpecError(faults)
-    return MeetingPoint(host, int(port), Path(environ.get(names.ENV_KEYS) or names.KEYS_DIR))
+    return MeetingPoint(host, port, Path(environ.get(names.ENV_KEYS) or names.KEYS_DIR))
 
 
 def pod_ordinal(environ: Mapping[str, str], topology: Topology) -> int:

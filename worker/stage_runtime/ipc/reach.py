@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import urlsplit
+
+from stage_api.errors import Fault, SpecError
+
+_MAX_PORT: Final = 65_535
 
 
 def listening_host(master: str) -> str:
@@ -15,6 +21,14 @@ def listening_host(master: str) -> str:
     except ValueError:
         pass  # a name: of which of this host's addresses is the resolver's business
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def port_of(environ: Mapping[str, str], name: str, default: int) -> int:
+    """The port that a variable names; `default` where it is not set. Raises: SpecError."""
+    given = environ.get(name) or str(default)
+    if not (given.isdecimal() and 0 < int(given) <= _MAX_PORT):
+        raise SpecError([Fault(name, f"a port, 1..{_MAX_PORT}", given)])
+    return int(given)
 
 
 def dials_ipv6(address: str) -> bool:

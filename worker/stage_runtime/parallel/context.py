@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import torch
 
+from stage_api.errors import Fault, SpecError
+from stage_api.names import ENV_MASTER_PORT
 from stage_api.topology import Topology
 from stage_runtime.core.errors import RendezvousTimeout
 from stage_runtime.parallel.collectives import Collectives
@@ -97,13 +99,21 @@ def group_of(topology: Topology, rank: int) -> tuple[int, ...]:
 
 
 def serve_store(host: str, port: int = 0) -> tuple[Any, int]:
-    """A store that listens on `host` only, and its port (0: any free one). It lives as long as it is held."""
+    """A store that listens on `host` only, and its port (0: any free one). It lives as long as it is held.
+
+    Raises: SpecError when the port can't be had.
+    """
     c10d = _c10d()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(BACKLOG)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        got = f"{host}, port {port}: {error.strerror or error}"
+        raise SpecError([Fault(ENV_MASTER_PORT, "a port that is free", got)]) from error
     port = listener.getsockname()[1]
     # Handed a listener, since the store itself would listen on every interface.
     store = c10d.TCPStore(

@@ -20,7 +20,7 @@ from stage_runtime import log as logs
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
 from stage_runtime.ipc.parent import end_with
-from stage_runtime.ipc.reach import listening_host
+from stage_runtime.ipc.reach import listening_host, port_of
 
 if TYPE_CHECKING:
     from stage_api.config import StageConfig
@@ -153,8 +153,7 @@ def _store_address(pods: int) -> tuple[str, int]:
     """Where the ranks of all pods find the store of rank 0; port 0 is any free one."""
     if pods == 1:
         return "127.0.0.1", 0
-    port = os.environ.get(names.ENV_MASTER_PORT)
-    return os.environ[names.ENV_MASTER_ADDR], int(port) if port else names.MASTER_PORT
+    return os.environ[names.ENV_MASTER_ADDR], port_of(os.environ, names.ENV_MASTER_PORT, names.MASTER_PORT)
 
 
 def _device(config: StageConfig, rank: int) -> object:

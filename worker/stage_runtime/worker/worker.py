@@ -32,7 +32,6 @@ from stage_runtime.core.control import (
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
-    InternalError,
     InvalidRequest,
     ModelError,
     OutOfDeviceMemory,
@@ -137,8 +136,7 @@ class Worker:
 
     def submit(self, wave: Wave) -> None:
         """Clean up after the wave's finished ids, then take its new requests in."""
-        if wave.kv_prefetch is not None or any(envelope.kv_metadata is not None for envelope in wave.new):
-            raise InternalError("the wave carries key/value fields, which nothing here uses")
+        wave.refuse_kv()
         self._runner.forget(wave.finished_ids)
         for envelope in wave.new:
             self._runner.add(envelope.request)

@@ -114,9 +114,14 @@ def listen(host: str | None, port: int) -> socket.socket:
     """
     try:
         return _listen(host, port)
-    except OSError as error:
-        where = f"port {port}" if host is None else f"{host}, port {port}"
-        raise CannotListen(f"can't listen on {where}: {error.strerror or error}") from error
+    except (
+        OSError,
+        OverflowError,
+        ValueError,
+    ) as error:  # of a number that is no port, of a name that is no host
+        where = f"port {port}" if host is None else f"{host or 'an empty name'}, port {port}"
+        why = getattr(error, "strerror", None) or error
+        raise CannotListen(f"can't listen on {where}: {why}") from error
 
 
 def _listen(host: str | None, port: int) -> socket.socket:
@@ -135,7 +140,7 @@ def _listen(host: str | None, port: int) -> socket.socket:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host is not None))
         listening.bind(address)
         listening.listen(BACKLOG)
-    except OSError:
+    except BaseException:
         listening.close()
         raise
     return listening
