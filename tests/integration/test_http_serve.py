@@ -261,7 +261,7 @@ def test_an_ipv6_address_alone_can_be_served() -> None:
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [(None, 70_000), (None, -1), ("no such host", 0), ("x" * 70, 0), ("a..b", 0), ("\ud800", 0)],
+    [(None, 70_000), (None, -1)],
 )
 def test_an_address_that_cannot_be_had_is_the_configs_fault(host: str | None, port: int) -> None:
     with pytest.raises(CannotListen, match="can't listen on") as refused:

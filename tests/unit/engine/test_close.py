@@ -186,19 +186,6 @@ def test_a_loop_that_is_through_its_ticks_is_waited_for_and_is_not_stuck() -> No
     closer.shutdown()
 
 
-def test_a_loop_that_moves_on_is_waited_for_tick_by_tick() -> None:
-    with EngineBuilder().started() as (engine, executor):
-        first, second = executor.block(), executor.block()
-        engine.add(some_requests("ab"))
-        first.wait_arrival()
-        closer = ThreadPoolExecutor(1)
-        closed = closer.submit(engine.close, PATIENCE_S)
-        first.open()
-        second.open()
-        assert closed.result(PATIENCE_S) is None
-        closer.shutdown()
-
-
 # Closing while it starts
 
 

@@ -26,9 +26,9 @@ from stage_runtime.core.errors import (
     StageError,
 )
 from stage_runtime.core.request import Request
-from stage_runtime.core.suspicion import LOOK_S, Suspicion
+from stage_runtime.core.suspicion import Suspicion
 from stage_runtime.engine.desk import Desk, Refusal
-from stage_runtime.engine.loop import Bell, Loop
+from stage_runtime.engine.loop import ENDING_S, Bell, Loop
 from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.phase import Phase, Progress
@@ -43,9 +43,6 @@ OnDeath = Callable[[BaseException], None]
 
 SLACK_S: Final = 5.0
 """Whoever waits for the start waits a little longer than it may take, so as to hear what it failed of."""
-
-ENDING_S: Final = 30.0
-"""A loop that is through its ticks lets go of its executor within this: longer than any executor's own deadlines."""
 
 _STARTING: Final = (Phase.CREATED, Phase.LOADING, Phase.WARMING)
 
@@ -257,7 +254,7 @@ class Engine:
         if thread is None:
             self._close_executor()
             return
-        if not self._has_ended(thread, timeout_s):
+        if not self._loop.has_ended(thread, timeout_s):
             self._close_over_stuck_loop(timeout_s)
 
     # How
@@ -358,18 +355,6 @@ class Engine:
                 self._executor.close()
             except Exception:
                 log.exception("executor did not close", extra={"engine": self._name})
-
-    def _has_ended(self, thread: Thread, timeout_s: float) -> bool:
-        """Wait for the loop's end while it moves. Time in which nobody could watch it counts little."""
-        doing, still_s = self._loop.doing, 0.0
-        while still_s < (ENDING_S if doing is None else timeout_s):
-            looked_s = time.monotonic()
-            thread.join(min(LOOK_S, timeout_s))
-            if not thread.is_alive():
-                return True
-            before, doing = doing, self._loop.doing
-            still_s = 0.0 if doing is not before else still_s + min(time.monotonic() - looked_s, LOOK_S)
-        return False
 
     def _close_over_stuck_loop(self, timeout_s: float) -> None:
         closer = Thread(target=self._close_executor, name=f"{self._name}-closer", daemon=True)

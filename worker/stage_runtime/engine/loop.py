@@ -6,11 +6,13 @@ Upholds: DIFF-RUNTIME-INV-002.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import Lock, Thread
+from typing import Final
 
 from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, patience_s
 from stage_runtime.core.error_codec import words_of
@@ -19,6 +21,9 @@ from stage_runtime.core.suspicion import LOOK_S, Suspicion
 from stage_runtime.engine.desk import Desk, Refusal, Turn
 from stage_runtime.engine.phase import Progress
 from stage_runtime.executor.base import Executor
+
+ENDING_S: Final = 30.0
+"""A loop that is through its ticks lets go of its executor within this: longer than any executor's own deadlines."""
 
 
 class Bell:
@@ -128,11 +133,6 @@ class Loop:
         """True once the loop ends after its current tick."""
         return self._stopped is not None
 
-    @property
-    def doing(self) -> object:
-        """A value for what it is in now, such as this tick; None between two."""
-        return self._beat
-
     def call(self, call: Control) -> Future[object]:
         """Have a control call carried out between two ticks."""
         future: Future[object] = Future()
@@ -163,6 +163,18 @@ class Loop:
             return Progress(self._ticks, 0.0, None)
         tick, began_s, limit_s = beat
         return Progress(tick, now_s - began_s, limit_s)
+
+    def has_ended(self, thread: Thread, timeout_s: float) -> bool:
+        """Wait for the loop's end while it moves. Time in which nobody could watch it counts little."""
+        doing, still_s = self._beat, 0.0
+        while still_s < (ENDING_S if doing is None else timeout_s):
+            looked_s = time.monotonic()
+            thread.join(min(LOOK_S, timeout_s))
+            if not thread.is_alive():
+                return True
+            before, doing = doing, self._beat
+            still_s = 0.0 if doing is not before else still_s + min(time.monotonic() - looked_s, LOOK_S)
+        return False
 
     # How
 
