@@ -114,17 +114,15 @@ def listen(host: str | None, port: int) -> socket.socket:
     """
     try:
         return _listen(host, port)
-    except (
-        OSError,
-        OverflowError,
-        ValueError,
-    ) as error:  # of a number that is no port, of a name that is no host
+    except (OSError, ValueError) as error:  # ValueError: a name that is no host, a number that is no port
         where = f"port {port}" if host is None else f"{host or 'an empty name'}, port {port}"
         why = getattr(error, "strerror", None) or error
         raise CannotListen(f"can't listen on {where}: {why}") from error
 
 
 def _listen(host: str | None, port: int) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise ValueError("no such port")  # a resolver would take what is left of it
     if host is not None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     elif socket.has_dualstack_ipv6():
