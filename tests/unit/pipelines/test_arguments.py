@@ -271,11 +271,6 @@ def test_a_fault_is_told_under_the_name_that_the_client_used() -> None:
     assert refusal(guidance_scale=500.0).field == "guidance_scale"
 
 
-def test_two_names_for_one_wish_must_agree() -> None:
-    assert build(guidance_scale=2.0, extra={"true_cfg_scale": 2.0})[0].arguments["true_cfg_scale"] == 2.0
-    assert refusal(guidance_scale=2.0, extra={"true_cfg_scale": 3.0}).field == "true_cfg_scale"
-
-
 def test_an_argument_of_one_pipeline_is_passed_on_by_name() -> None:
     (request,) = build(FLUX, extra={"true_cfg_scale": 4, "prompt_2": "in oil"})
     assert (request.arguments["true_cfg_scale"], request.arguments["prompt_2"]) == (4.0, "in oil")

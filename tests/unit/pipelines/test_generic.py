@@ -14,7 +14,7 @@ PLAIN = {"prompt": None, "num_inference_steps": 25, "generator": None}
 
 
 def signature(**parameters: object) -> CallSignature:
-    return CallSignature("SomePipeline", PLAIN | parameters, draws_from_text=False)
+    return CallSignature("SomePipeline", PLAIN | parameters)
 
 
 def test_arguments_of_known_meaning_are_open_and_all_others_unsupported() -> None:
@@ -60,23 +60,39 @@ def test_a_pipeline_without_guidance_or_negative_prompt_has_none() -> None:
     assert record.negative_prompt.argument is None
 
 
+def test_a_pipeline_that_can_not_be_called_without_more_than_a_text_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match="SomePipeline can't be served: it works from image, latent_ids, and"
+    ):
+        record_for(signature(image=REQUIRED, latent_ids=REQUIRED))
+
+
 @pytest.mark.parametrize(
-    "needs", [{"image": None}, {"mask_image": None}, {"video": None}, {"latent_ids": REQUIRED}]
+    "name",
+    ["image", "mask_image", "mask_feature", "video", "conditions", "audio_guidance_scale", "src_audio"],
 )
-def test_a_pipeline_that_needs_more_than_a_text_is_refused(needs: dict[str, object]) -> None:
-    with pytest.raises(ModelError, match=f"SomePipeline can't be served: it works from {next(iter(needs))}"):
-        record_for(signature(**needs))
+def test_what_a_pipeline_can_be_called_without_is_left_out_whatever_it_is_called(name: str) -> None:
+    assert record_for(signature(**{name: None})).classes[name] is FieldClass.UNSUPPORTED
 
 
-def test_an_image_may_be_optional_where_diffusers_says_that_text_is_enough() -> None:
-    record = record_for(CallSignature("SomePipeline", PLAIN | {"image": None}, draws_from_text=True))
-    assert record.classes["image"] is FieldClass.UNSUPPORTED
+def test_the_steps_may_be_those_of_the_decoder() -> None:
+    parameters = {"prompt": None, "generator": None, "prior_num_inference_steps": 25}
+    record = record_for(CallSignature("Some", parameters | {"decoder_num_inference_steps": 20}))
+    assert record.steps_argument == "decoder_num_inference_steps"
+    assert record.wished["decoder_num_inference_steps"] == "num_inference_steps"
+    assert record.defaults.num_inference_steps == 20
+    with pytest.raises(ModelError, match="its __call__ lacks num_inference_steps"):
+        record_for(CallSignature("Some", parameters))
+
+
+def test_sizes_are_not_changed_behind_a_client_s_back() -> None:
+    record = record_for(signature(use_resolution_binning=True, clean_caption=True))
+    assert dict(record.constants) == {"use_resolution_binning": False, "clean_caption": False}
 
 
 def test_a_signature_is_read_from_the_sources_of_diffusers() -> None:
     found = read_call_signature("SanaPipeline")
     assert found is not None
-    assert found.draws_from_text
     assert found.parameters["num_inference_steps"] == 20
     assert found.parameters["guidance_scale"] == 4.5
     assert "self" not in found.parameters

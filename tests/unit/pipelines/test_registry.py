@@ -120,7 +120,7 @@ def test_a_stage_that_names_the_class_gets_it(checkpoint: Checkpoint) -> None:
     ("class_name", "values", "reason"),
     [
         ("MadeUpPipeline", {}, "MadeUpPipeline is not a pipeline of the installed diffusers"),
-        ("FluxFillPipeline", {}, "works from mask_image, masked_image_latents, image, "),
+        ("KandinskyV22Pipeline", {}, "lacks prompt"),
         ("DDPMPipeline", {}, "its __call__ lacks prompt"),
         (["my_code", "MyPipeline"], {}, "may not bring its own code"),
         (None, {}, "_class_name is null"),

@@ -71,7 +71,7 @@ def build_requests(
         field = names.get(refused.field, refused.field)
         raise InvalidRequest(f"{field}: expected {refused.expected}, got {refused.got}", field) from None
     _warn_of_idle_negative_prompt(record, wishes, arguments, request_id)
-    steps = checks.whole("num_inference_steps", arguments["num_inference_steps"], 1, record.limits.max_steps)
+    steps = checks.whole("num_inference_steps", arguments[record.steps_argument], 1, record.limits.max_steps)
     shared = sorted(name for name in arguments if record.classes[name] is FieldClass.SHARED)
     key = BatchKey(tuple((name, arguments[name]) for name in shared))
     return [
@@ -125,7 +125,10 @@ def small_arguments(model: ResolvedModel, prompt: str | None, steps: int) -> dic
 
 
 def _by_wish(record: PipelineRecord, wishes: Wishes) -> tuple[Wishes, dict[str, str]]:
-    """Move what came under a pipeline's name to the wish of the same meaning; with it the names that were used."""
+    """Move what came under a pipeline's name to the wish of the same meaning; with it the names that were used.
+
+    Where a wish's name is another argument of the pipeline, and both are given, each is what the pipeline calls so.
+    """
     moved: dict[str, Value] = {}
     names: dict[str, str] = {}
     rest: dict[str, Value] = {}
@@ -134,8 +137,11 @@ def _by_wish(record: PipelineRecord, wishes: Wishes) -> tuple[Wishes, dict[str, 
         if wish is None:
             rest[name] = value
         elif value is not None:
-            if getattr(wishes, wish) not in (None, value):
-                raise Refused(name, f"the same as {wish}, or nothing", "another value")
+            said = getattr(wishes, wish)
+            if said not in (None, value):
+                if wish not in record.open_arguments - set(record.wished):
+                    raise Refused(name, f"the same as {wish}, or nothing", "another value")
+                rest[wish] = _extra(record, wish, said)
             moved[wish], names[wish] = value, name
     return with_changes(wishes, **moved, extra=rest), names
 

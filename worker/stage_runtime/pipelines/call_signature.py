@@ -1,4 +1,4 @@
-"""The parameters of a pipeline's `__call__`, read from the source text of diffusers, which is never imported for it.
+"""What a pipeline takes, read from the source text of diffusers, which is never imported for it.
 
 Importing diffusers loads torch, and the process that serves clients has none.
 """
@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 REQUIRED: Final = object()
 """Default of a parameter that has none."""
 COMPUTED: Final = object()
 """Default of a parameter whose default is an expression."""
+
+
+class SizeTerm(NamedTuple):
+    """A number by which a class divides sizes: `times`, times what the VAE shrinks by, times a patch, as it says."""
+
+    times: int
+    scaled: bool
+    patched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +34,8 @@ class CallSignature:
 
     class_name: str
     parameters: Mapping[str, object]
-    draws_from_text: bool
-    """Does diffusers itself list the class for making pictures from text?"""
+    size_terms: frozenset[SizeTerm] = frozenset()
+    """What the class divides height and width by."""
 
 
 def read_call_signature(class_name: str) -> CallSignature | None:
@@ -34,10 +43,11 @@ def read_call_signature(class_name: str) -> CallSignature | None:
     folder = _pipelines_folder()
     if folder is None:
         return None
-    parameters = _parameters_of(class_name, _sources(folder), depth=0)
+    sources = _sources(folder)
+    parameters = _parameters_of(class_name, sources, depth=0)
     if parameters is None:
         return None
-    return CallSignature(class_name, parameters, class_name in _text_to_image_classes(folder))
+    return CallSignature(class_name, parameters, frozenset(_size_terms(class_name, sources)))
 
 
 def _pipelines_folder() -> Path | None:
@@ -49,21 +59,43 @@ def _sources(folder: Path) -> list[str]:
     return [path.read_text() for path in sorted(folder.rglob("pipeline_*.py"))]
 
 
-def _parameters_of(class_name: str, sources: list[str], depth: int) -> Mapping[str, object] | None:
+def _class_node(class_name: str, sources: list[str]) -> ast.ClassDef | None:
     header = re.compile(rf"^class {re.escape(class_name)}\b", re.MULTILINE)
-    for source in sources:
-        if not header.search(source):
-            continue
-        body = ast.parse(source).body
-        node = next(n for n in body if isinstance(n, ast.ClassDef) and n.name == class_name)
-        for member in node.body:
-            if isinstance(member, ast.FunctionDef) and member.name == "__call__":
-                return _parameters(member.args)
-        for base in node.bases:
-            inherited = _parameters_of(ast.unparse(base), sources, depth + 1) if depth < 3 else None
-            if inherited is not None:
-                return inherited
+    source = next((source for source in sources if header.search(source)), None)
+    if source is None:
+        return None
+    return next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name)
+
+
+def _parameters_of(class_name: str, sources: list[str], depth: int) -> Mapping[str, object] | None:
+    node = _class_node(class_name, sources)
+    if node is None:
+        return None
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__call__":
+            return _parameters(member.args)
+    for base in node.bases:
+        inherited = _parameters_of(ast.unparse(base), sources, depth + 1) if depth < 3 else None
+        if inherited is not None:
+            return inherited
     return None
+
+
+def _size_terms(class_name: str, sources: list[str]) -> Iterator[SizeTerm]:
+    """From `height % N`, and from the factor that the class gives its processor of pictures."""
+    node = _class_node(class_name, sources)
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod):
+            divided = part.right if ast.unparse(part.left) in ("height", "width") else None
+        else:
+            divided = part.value if isinstance(part, ast.keyword) and part.arg == "vae_scale_factor" else None
+        if divided is not None:
+            text = ast.unparse(divided)
+            numbers = [
+                n.value for n in ast.walk(divided) if isinstance(n, ast.Constant) and type(n.value) is int
+            ]
+            if isinstance(divided, ast.Constant) or "scale" in text:
+                yield SizeTerm(math.prod(numbers), "scale" in text, "patch" in text)
 
 
 def _parameters(arguments: ast.arguments) -> dict[str, object]:
@@ -79,9 +111,3 @@ def _value(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except ValueError:
         return COMPUTED
-
-
-def _text_to_image_classes(folder: Path) -> frozenset[str]:
-    source = (folder / "auto_pipeline.py").read_text()
-    table = re.search(r"^AUTO_TEXT2IMAGE_PIPELINES_MAPPING = OrderedDict\((.*?)^\)", source, re.S | re.M)
-    return frozenset(re.findall(r"\(\"[\w-]+\", (\w+)\)", table[1])) if table else frozenset()

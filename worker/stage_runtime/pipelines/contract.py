@@ -170,6 +170,8 @@ class PipelineRecord:
     limits: Limits = Limits()
     constants: Mapping[str, Value] = field(default_factory=dict)
     """Arguments that the runtime gives each request of this pipeline."""
+    steps_argument: str = "num_inference_steps"
+    """The argument for the number of denoise steps."""
     count_argument: str | None = "num_images_per_prompt"
     """The argument for several outputs in one call; the runtime always makes one, only the probe makes two."""
     seconds_argument: str | None = None
@@ -197,7 +199,7 @@ class PipelineRecord:
             self.negative_prompt.argument: "negative_prompt",
             "width": "width",
             "height": "height",
-            "num_inference_steps": "num_inference_steps",
+            self.steps_argument: "num_inference_steps",
             self.guidance.argument: "guidance_scale",
             "num_frames": "num_frames",
             self.seconds_argument: "seconds",
@@ -213,7 +215,7 @@ class PipelineRecord:
     def _faults(self) -> list[str]:
         needed = {
             "prompt",
-            "num_inference_steps",
+            self.steps_argument,
             self.guidance.argument,
             self.guidance.second_pass,
             self.negative_prompt.argument,

@@ -51,13 +51,13 @@ QWEN_IMAGE: Final = PipelineRecord(
     modality=Modality.IMAGE,
     classes=classify(
         shared="height width max_sequence_length",
-        per_request="prompt negative_prompt true_cfg_scale num_inference_steps",
+        # guidance_scale is for a distilled model that was never released; the pipeline takes it and ignores it without.
+        per_request="prompt negative_prompt true_cfg_scale guidance_scale num_inference_steps",
         engine=f"{ENGINE} num_images_per_prompt",
-        # guidance_scale is for a distilled model that was never released; the pipeline ignores it without.
-        unsupported="guidance_scale sigmas latents prompt_embeds prompt_embeds_mask negative_prompt_embeds"
+        unsupported="sigmas latents prompt_embeds prompt_embeds_mask negative_prompt_embeds"
         " negative_prompt_embeds_mask attention_kwargs",
     ),
-    options={"max_sequence_length": Option(int, 1, 1024)},
+    options={"max_sequence_length": Option(int, 1, 1024), "guidance_scale": Option(float, 0, 100)},
     guidance=Guidance(argument="true_cfg_scale"),
     defaults=Defaults(width=1024, height=1024, num_inference_steps=50, guidance_scale=4.0),
     limits=Limits(prompt_tokens=512),
@@ -127,10 +127,10 @@ FLUX: Final = PipelineRecord(
 FLUX_UNGUIDED: Final = replace(
     FLUX,
     name="flux-unguided",
-    # Distilled to few steps without guidance: its denoiser takes no scale, and the pipeline would pass over one.
-    classes={**FLUX.classes, "guidance_scale": FieldClass.UNSUPPORTED},
+    # Distilled to few steps without guidance: its denoiser takes no scale, and the pipeline passes over one.
     options={
         **{name: option for name, option in FLUX.options.items() if name != "true_cfg_scale"},
+        "guidance_scale": Option(float, 0, 100),
         "max_sequence_length": Option(int, 1, 256),
     },
     guidance=Guidance(argument="true_cfg_scale"),

@@ -69,4 +69,4 @@ def _record(class_name: str, checkpoint: Checkpoint, records: Sequence[PipelineR
     signature = read_call_signature(class_name)
     if signature is None:
         raise ModelError(f"{class_name} is not a pipeline of the installed diffusers")
-    return record_for(signature)
+    return record_for(signature, checkpoint)
