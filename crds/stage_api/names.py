@@ -53,6 +53,9 @@ ENV_GROUP_RANK: Final = "GROUP_RANK"  # torchrun's: index of this pod in the rep
 ENV_RANKS_PORT: Final = "OMNISTAGE_RANKS_PORT"  # port for ranks of other pods, where RANKS_PORT can't be had
 ENV_KEYS: Final = "OMNISTAGE_KEYS"  # folder of the stage's keys, where it isn't KEYS_DIR
 
+ENV_ACCELERATOR: Final = (
+    "OMNISTAGE_ACCELERATOR"  # resource of which each rank of the pod was given one, if any
+)
 ENV_MODEL_DIR: Final = "OMNISTAGE_MODEL_DIR"  # folder of the model, where its source is mounted or fetched
 ENV_LOG_LEVEL: Final = "OMNISTAGE_LOG_LEVEL"  # least level of what a pod logs; its user's to set
 

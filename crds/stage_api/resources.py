@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from stage_api.base import Contract, Law
+from stage_api.devices import ACCELERATORS, DEFAULT_RESOURCE, RESOURCES
 from stage_api.errors import Fault
 from stage_api.kube_values import Quantity, amount
-
-DEFAULT_ACCELERATOR: Final = "nvidia.com/gpu"
 
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]
 
@@ -18,10 +17,11 @@ Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]
 def _accelerators_are_counted(
     accelerator: str | None, requests: dict[str, int | str], limits: dict[str, int | str]
 ) -> Fault | None:
-    counted = DEFAULT_ACCELERATOR if accelerator is None else accelerator
+    counted = RESOURCES if accelerator is None else (accelerator,)
     for field, amounts in (("requests", requests), ("limits", limits)):
-        if counted in amounts:
-            return Fault(field, f"no {counted}, of which each rank gets one", str(amounts[counted]))
+        for resource in counted:
+            if resource in amounts:
+                return Fault(field, f"no {resource}, of which each rank gets one", str(amounts[resource]))
     return None
 
 
@@ -32,7 +32,7 @@ def _shared_memory_fits(shared_memory: int | str, limits: dict[str, int | str]) 
     return Fault("sharedMemory", f"at most limits.memory {limit}, of which it is a part", str(shared_memory))
 
 
-_ACCELERATOR: Final = f"(has(self.accelerator) ? self.accelerator : '{DEFAULT_ACCELERATOR}')"
+_COUNTED: Final = f"(has(self.accelerator) ? [self.accelerator] : {list(RESOURCES)})"
 
 
 class ResourcesSpec(Contract):
@@ -45,7 +45,7 @@ class ResourcesSpec(Contract):
                 max_length=317,
                 pattern=r"^$|^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$",
                 json_schema_extra={
-                    "x-expected": "a resource such as nvidia.com/gpu, or an empty text for none"
+                    "x-expected": f"a resource such as {DEFAULT_RESOURCE}, or an empty text for none"
                 },
             ),
         ]
@@ -53,7 +53,9 @@ class ResourcesSpec(Contract):
     ) = Field(
         default=None,
         description="Resource of which each rank gets one; an empty text for none. "
-        f"Left out, {DEFAULT_ACCELERATOR}, and none where engine.device is cpu.",
+        f"Left out, what engine.device is usually called, and {DEFAULT_RESOURCE} for auto: "
+        + ", ".join(f"{kind.value} {facts.resource or 'none'}" for kind, facts in ACCELERATORS.items())
+        + ", cpu none.",
     )
     requests: Amounts = Field(
         default={},
@@ -72,7 +74,7 @@ class ResourcesSpec(Contract):
     laws: ClassVar[tuple[Law, ...]] = (
         Law(
             ("accelerator", "requests", "limits"),
-            f"!({_ACCELERATOR} in self.requests) && !({_ACCELERATOR} in self.limits)",
+            f"{_COUNTED}.all(name, !(name in self.requests) && !(name in self.limits))",
             "requests and limits must leave the accelerator out: each rank gets one",
             _accelerators_are_counted,
         ),

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from stage_api import names
 from stage_api.base import Contract, Law
+from stage_api.devices import DEVICE_WORDS, Device, default_resource
 from stage_api.errors import Fault
 from stage_api.failure import FailurePolicySpec
 from stage_api.kube_values import NameRef
@@ -26,7 +27,7 @@ from stage_api.parallelism import (
     resolve_ranks_per_pod,
 )
 from stage_api.pod_template import PodTemplate
-from stage_api.resources import DEFAULT_ACCELERATOR, ResourcesSpec
+from stage_api.resources import ResourcesSpec
 from stage_api.rollout import DisruptionSpec, RolloutSpec
 from stage_api.section import Section
 from stage_api.source import ImageReference, ModelSource, PullPolicy
@@ -68,14 +69,6 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FLOAT32 = "float32"
-
-
-class Device(StrEnum):
-    """Kind of device that the ranks compute on; `auto` takes an accelerator if there is one."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class SamplingDefaults(Contract):
@@ -199,11 +192,7 @@ class EngineSpec(Contract):
     dtype: Annotated[Dtype, Field(strict=False)] = Field(
         default=Dtype.BFLOAT16, description="Number format of weights and activations."
     )
-    device: Annotated[Device, Field(strict=False)] = Field(
-        default=Device.AUTO,
-        description="Device to compute on; `auto` takes an accelerator if there is one. "
-        "The stage refuses to start without the device it asks for.",
-    )
+    device: Annotated[Device, Field(strict=False)] = Field(default=Device.AUTO, description=DEVICE_WORDS)
     max_num_seqs: Annotated[int, Field(ge=1, le=256)] = Field(
         default=1, description="Most requests that run together, for each copy of the model."
     )
@@ -375,4 +364,4 @@ class DiffusionStageSpec(PodSections):
         """Resource of which each rank gets one, resolved; empty for none."""
         if self.resources.accelerator is not None:
             return self.resources.accelerator
-        return "" if self.engine.device is Device.CPU else DEFAULT_ACCELERATOR
+        return default_resource(self.engine.device)

@@ -18,6 +18,7 @@ HEAVY = ("accelerate", "diffusers", "greenlet", "safetensors", "torch", "transfo
 
 BELOW = (
     "batching",
+    "devices",
     "executor/uni.py",
     "features",
     "parallel",

@@ -18,9 +18,10 @@ from stage_runtime.core.errors import (
 )
 from stage_runtime.core.outcome import Completed, Failed
 from stage_runtime.core.wave import KvPrefetch, NewRequest, Wave
+from stage_runtime.devices.kinds import choose_device
 from stage_runtime.executor.uni import UniExecutor
 from stage_runtime.worker.faults import FaultProbe
-from stage_runtime.worker.worker import Worker, choose_device
+from stage_runtime.worker.worker import Worker
 from support.hub_stage import ask
 from support.toy_pipeline import BASE, PickyDenoiser, toy
 

@@ -118,6 +118,15 @@ def test_what_cannot_be_applied_stops_the_start(
         assert "Traceback" not in stage.text
 
 
+def test_a_pod_with_an_accelerator_that_torch_cannot_use_does_not_run_on_the_cpu(tmp_path: Path) -> None:
+    env = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "OMNISTAGE_ACCELERATOR": "example.com/gpu"}
+    with StageProcess.pod(config(executor="mp"), tmp_path, env=env) as stage:
+        assert stage.wait() == 64
+        assert stage.report["reason"] == "SpecError"
+        assert "spec.engine.device: expected cpu, or an image whose torch" in stage.report["message"]
+        assert "the pod has example.com/gpu" in stage.report["message"]
+
+
 def test_an_embedded_model_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
     env = {"OMNISTAGE_MODELS": "/nowhere"}
     with StageProcess.pod(config(), tmp_path, env=env) as stage:

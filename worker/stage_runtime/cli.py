@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stage_api.devices import Device
+
 if TYPE_CHECKING:
     from stage_api.errors import SpecError
 
@@ -96,7 +98,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     )
     generate.add_argument("--mode", choices=("step", "request"), help="when a request may join others")
     generate.add_argument("--dtype", help="float32, bfloat16 or float16 (the manifest's, or float32)")
-    generate.add_argument("--device", help="auto, cpu or cuda (the manifest's, or auto)")
+    generate.add_argument("--device", help=f"{', '.join(Device)} (the manifest's, or auto)")
 
 
 def _run(arguments: argparse.Namespace) -> int:

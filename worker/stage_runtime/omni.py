@@ -229,7 +229,7 @@ class Omni(Steering):
         """What each generator would draw from next."""
         import torch
 
-        from stage_runtime.worker.worker import choose_device
+        from stage_runtime.devices.kinds import choose_device
 
         given = [generator] if isinstance(generator, torch.Generator) else generator
         if not isinstance(given, list | tuple):

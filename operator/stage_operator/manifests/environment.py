@@ -35,6 +35,8 @@ def of_stage(
         # Whatever is needed is there by now; who asks the network for it would only wait.
         "HF_HUB_OFFLINE": 1,
     }
+    if stage.spec.accelerator:
+        values[names.ENV_ACCELERATOR] = stage.spec.accelerator
     if topology.pods > 1:
         name, namespace = stage.metadata.name, stage.metadata.namespace
         values[names.ENV_MASTER_ADDR] = names.master_addr(name, namespace, replica, epoch)

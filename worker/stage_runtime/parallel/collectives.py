@@ -59,7 +59,7 @@ class Collectives:
 
         Raises: EngineDeadError when a peer is gone, EngineHung when it does not come.
         """
-        group = self._group if mine.device.type == "cpu" else self._on_device
+        group = self._group if mine.is_cpu else self._on_device
         if group is None:
             raise InternalError(
                 f"rank {self.rank} has a tensor on {mine.device}, and its group no transport there"

@@ -22,6 +22,7 @@ from stage_api.errors import Fault, SpecError
 from stage_api.names import ENV_MASTER_PORT
 from stage_api.topology import Topology
 from stage_runtime.core.errors import RendezvousTimeout
+from stage_runtime.devices.kinds import compute_device
 from stage_runtime.parallel.collectives import Collectives
 from stage_runtime.parallel.lockstep import Lockstep
 
@@ -202,13 +203,9 @@ def _connect(
     # By the address that leads to the store: host names resolve to whatever /etc/hosts says.
     options._devices = [c10d.ProcessGroupGloo.create_device(hostname=_own_address(store_address))]
     group = c10d.ProcessGroupGloo(c10d.PrefixStore("cpu", store), index, len(ranks), options)
-    on_device = None
-    if device.type == "cuda":
-        torch.accelerator.set_device_index(device.index or 0)
-        nccl = c10d.ProcessGroupNCCL.Options()
-        nccl._timeout = timeout
-        there = c10d.ProcessGroupNCCL(c10d.PrefixStore("device", store), index, len(ranks), nccl)
-        on_device = (there, device)
+    meeting = c10d.PrefixStore("device", store)
+    there = compute_device(device).collectives(meeting, index, len(ranks), timeout)
+    on_device = None if there is None else (there, device)
     return Collectives(group, ranks, index, on_device=on_device, timeout_s=timeout_s)
 
 

@@ -18,8 +18,10 @@ from typing import Any, Final
 
 import torch
 
+from stage_api.devices import Device
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
 from stage_runtime.core.memory import out_of_memory
+from stage_runtime.devices.kinds import compute_device
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
 from stage_runtime.pipelines.model_size import check_size
 from stage_runtime.pipelines.parts import Part, described_parts
@@ -67,7 +69,7 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
     _check_vocabularies(model.path, pipeline)
     pipeline.set_progress_bar_config(disable=True)
     for name, module in modules_of(pipeline):
-        _settle(module, on_cpu=device.type == "cpu")
+        _settle(module, on_cpu=compute_device(device).kind is Device.CPU)
         _check_dtype(name, module, dtype)
     try:
         return pipeline.to(device)

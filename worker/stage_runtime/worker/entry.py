@@ -8,12 +8,13 @@ from functools import partial
 import torch
 
 from stage_api.config import StageConfig
+from stage_runtime.devices.kinds import choose_device
 from stage_runtime.pipelines.arguments import small_arguments
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.loader import load
 from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.worker.parts import parts_of
-from stage_runtime.worker.worker import Worker, choose_device
+from stage_runtime.worker.worker import Worker
 
 
 def build_worker(

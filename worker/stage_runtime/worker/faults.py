@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import DeviceLost
 from stage_runtime.core.memory import out_of_memory
@@ -18,7 +16,10 @@ from stage_runtime.core.memory import out_of_memory
 
 @dataclass(slots=True)
 class FaultProbe:
-    """Asks the device after each exception that a module raised. `synchronize` waits for all its work."""
+    """Asks the device after each exception that a module raised. `synchronize` waits for all its work.
+
+    A CPU has no context that could be poisoned, and nothing to wait for.
+    """
 
     synchronize: Callable[[], None]
 
@@ -30,10 +31,3 @@ class FaultProbe:
             self.synchronize()
         except Exception as sticky:
             raise DeviceLost(f"the device failed and stays failed: {words_of(error)}") from sticky
-
-
-def fault_probe(device: torch.device) -> FaultProbe:
-    """The probe for `device`. A CPU has no context that could be poisoned."""
-    if device.type == "cpu":
-        return FaultProbe(lambda: None)
-    return FaultProbe(lambda: torch.accelerator.synchronize(device))

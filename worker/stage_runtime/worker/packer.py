@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.outcome import Completed, Failed, Output, failed
+from stage_runtime.devices.kinds import compute_device
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach
 from stage_runtime.ipc.messages import OutputReady
@@ -34,7 +35,7 @@ class _Job(Struct, frozen=True):
     made: Made
     wave_id: int
     computed: torch.Event | None
-    """Told when the device is done with it; None on a CPU, which is done at once."""
+    """Told when the device is done with it; None where it is done at once."""
 
 
 class Packer:
@@ -53,7 +54,8 @@ class Packer:
 
         Returns once that is done, since the engine stops listening when all ranks are ready. Raises: what it raised.
         """
-        self._rank, self._convert, self._device, self._sender = rank, convert, device, sender
+        self._rank, self._convert, self._sender = rank, convert, sender
+        self._compute = compute_device(device)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
         self._wanted: dict[str, int] = {}
@@ -68,10 +70,7 @@ class Packer:
 
     def take(self, made: Made, wave_id: int) -> None:
         """Pack this and send it, soon."""
-        computed = None
-        if self._device.type != "cpu":
-            computed = torch.Event(self._device)
-            computed.record()
+        computed = self._compute.record()
         with self._lock:
             self._wanted[made.request_id] = wave_id
         self._jobs.put(_Job(made, wave_id, computed))
@@ -99,7 +98,7 @@ class Packer:
             return
         finally:
             self._connected.set()
-        stream = None if self._device.type == "cpu" else torch.Stream(self._device)
+        stream = self._compute.side_stream()
         try:
             while (job := self._jobs.get()) is not None:
                 if self._wants(job):

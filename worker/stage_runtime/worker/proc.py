@@ -157,7 +157,7 @@ def _store_address(pods: int) -> tuple[str, int]:
 
 
 def _device(config: StageConfig, rank: int) -> object:
-    from stage_runtime.worker.worker import choose_device
+    from stage_runtime.devices.kinds import choose_device
 
     return choose_device(config.engine.device.value, rank % config.ranks_per_pod)
 

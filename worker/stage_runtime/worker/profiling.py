@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from stage_runtime.core.errors import InvalidRequest
+from stage_runtime.devices.kinds import compute_device
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +44,7 @@ class Profiling:
             raise InvalidRequest(
                 f"folder: expected one that can be written to, got {folder}: {why}", "folder"
             ) from error
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._device.type != "cpu":
-            activities.append(torch.profiler.ProfilerActivity[self._device.type.upper()])
-        profile = torch.profiler.profile(activities=activities)
+        profile = torch.profiler.profile(activities=compute_device(self._device).profiled())
         profile.start()
         self._profile = profile
 

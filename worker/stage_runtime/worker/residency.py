@@ -21,6 +21,7 @@ import torch
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory, OutOfMemory, RequestFailed
 from stage_runtime.core.memory import out_of_memory
+from stage_runtime.devices.kinds import compute_device
 from stage_runtime.scripts.script import components
 
 Modules = Mapping[str, torch.nn.Module]
@@ -68,7 +69,9 @@ class Residency:
     ) -> None:
         """`shares_host_memory`: the device's memory is the host's own, so that level 1 has nothing to do."""
         self._modules, self._device, self._reload = modules, device, reload
-        self._on_host = device.type == "cpu" if shares_host_memory is None else shares_host_memory
+        self._compute = compute_device(device)
+        shared = self._compute.shares_host_memory
+        self._on_host = shared if shares_host_memory is None else shares_host_memory
         self._blocks: list[_Block] = []
         """All that was taken off the device, or would have been; empty while awake."""
         self._asleep = False
@@ -106,7 +109,7 @@ class Residency:
                     if not block.away:
                         _take_prints(block)
                 for block in kept:
-                    block.host = _to_host(_bytes_of(block))
+                    block.host = self._to_host(_bytes_of(block))
         except Exception as error:
             for block in kept:
                 block.host = None
@@ -177,10 +180,13 @@ class Residency:
             chosen[view.name] = tensor
         return chosen
 
+    def _to_host(self, numbers: torch.Tensor) -> torch.Tensor:
+        """A copy that the device can read fast."""
+        return self._compute.host_buffer(numbers).copy_(numbers)
+
     def _tidy(self) -> None:
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
-            torch.accelerator.empty_cache()
+        self._compute.synchronize()
+        self._compute.free_cached()
 
     @staticmethod
     def _typed(error: Exception, what: str) -> Exception:
@@ -234,15 +240,6 @@ def _bytes_of(block: _Block) -> torch.Tensor:
 def _view_of(storage: torch.Tensor, view: _View) -> torch.Tensor:
     empty = torch.empty(0, dtype=view.tensor.dtype, device=storage.device)
     return empty.set_(storage.untyped_storage(), view.offset, view.shape, view.stride)
-
-
-def _to_host(numbers: torch.Tensor) -> torch.Tensor:
-    """A copy that the device can read fast: locked in memory, unless the host allows no more of that."""
-    try:
-        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.device.type != "cpu")
-    except RuntimeError:
-        host = torch.empty(numbers.shape, dtype=numbers.dtype)
-    return host.copy_(numbers)
 
 
 def _empty(block: _Block) -> None:

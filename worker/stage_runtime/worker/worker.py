@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from stage_api.devices import Device
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import (
     Control,
@@ -33,7 +34,6 @@ from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
     InvalidRequest,
-    ModelError,
     OutOfDeviceMemory,
     OutOfMemory,
     RequestFailed,
@@ -42,12 +42,13 @@ from stage_runtime.core.errors import (
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import ExecutorOutcome, Progressed
 from stage_runtime.core.wave import Wave
+from stage_runtime.devices.kinds import compute_device
 from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import ModelRunner
 from stage_runtime.runner.runner import Runner, RunnerOptions
 from stage_runtime.runner.step_runner import StepRunner
 from stage_runtime.worker.extension import Extension, WorkerView
-from stage_runtime.worker.faults import FaultProbe, fault_probe
+from stage_runtime.worker.faults import FaultProbe
 from stage_runtime.worker.profiling import Profiling
 from stage_runtime.worker.residency import Residency, modules_in
 from stage_runtime.worker.threads import cpu_threads
@@ -89,8 +90,9 @@ class Worker:
     ) -> None:
         self._device = device
         self._rank = rank
-        self._faults = faults or fault_probe(device)
-        if device.type == "cpu" and (threads := cpu_threads()) is not None:
+        self._compute = compute_device(device)
+        self._faults = faults or FaultProbe(self._compute.synchronize)
+        if self._compute.kind is Device.CPU and (threads := cpu_threads()) is not None:
             torch.set_num_threads(threads)
         try:
             pipeline = load(device)
@@ -186,8 +188,7 @@ class Worker:
         self._residency.close()
         self._runner.close()
         gc.collect()
-        if self._device.type != "cpu":
-            torch.accelerator.empty_cache()
+        self._compute.free_cached()
 
     # Control calls
 
@@ -223,14 +224,12 @@ class Worker:
 
     def _health(self, _call: Health) -> RankHealth:
         self._faults.synchronize()
-        on_cpu = self._device.type == "cpu"
+        allocated = self._compute.allocated_bytes()
         return RankHealth(
             rank=self._rank,
             pid=os.getpid(),
             device=str(self._device),
-            allocated_bytes=(
-                self._residency.bytes_here if on_cpu else torch.accelerator.memory_allocated(self._device)
-            ),
+            allocated_bytes=self._residency.bytes_here if allocated is None else allocated,
             asleep=self._residency.asleep,
             paused=self._paused,
         )
@@ -266,22 +265,6 @@ _CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
     Health: Worker._health,
     Invoke: Worker._invoke,
 }
-
-
-def choose_device(wanted: str, index: int = 0) -> torch.device:
-    """The device of the `index`-th rank of this machine, by the name in the spec.
-
-    "auto" takes an accelerator where there is one. Raises: ModelError when there are too few.
-    """
-    found = torch.accelerator.current_accelerator(check_available=True)
-    kind = found.type if wanted == "auto" and found is not None else wanted
-    if kind in ("auto", "cpu"):
-        return torch.device("cpu")
-    if found is None or found.type != kind:
-        raise ModelError(f"engine.device is {wanted}, but this machine has none")
-    if index >= (count := torch.accelerator.device_count()):
-        raise ModelError(f"rank {index} of this machine needs a {kind} of its own; there are {count}")
-    return torch.device(kind, index)
 
 
 def _runner_class(loaded: Any) -> Callable[..., ModelRunner]:
