@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 PIP_NO_INPUT ?= 1
 export PIP_NO_INPUT
 
@@ -29,11 +30,11 @@ $(READY): pyproject.toml constraints/dev.txt
 demo: $(READY)  ## Serve the embedded model, draw a dozen prompts over HTTP, compare with plain diffusers
 	@$(BIN)/python hack/demo.py
 
-test: $(READY)  ## Run all tests (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## Run the tests, on two cores (ARGS="-k name" to choose, WORKERS=0 for one after the other)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 sweep: $(READY)  ## Try many more inputs of each kind than `test` does (ARGS="-k name", or a file)
-	@$(BIN)/python -m pytest -m sweep $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
 
 e2e: $(READY)  ## Test stages on a cluster: one from KUBE_ASSETS, or a throw-away KUBECONFIG with its IMAGE_REGISTRY
 	@$(BIN)/python -m pytest --durations=30 tests/e2e $(ARGS)

@@ -30,7 +30,7 @@ for _proxy in ("http_proxy", "https_proxy", "all_proxy"):
     os.environ.pop(_proxy, None)
     os.environ.pop(_proxy.upper(), None)
 
-pytest_plugins = ("support.cluster_fixtures", "support.tiny_fixtures")
+pytest_plugins = ("support.cluster_fixtures", "support.tiny_fixtures", "support.two_workers")
 
 # A slow machine is no fault of the code under test.
 hypothesis.settings.register_profile("omnistage", deadline=None)

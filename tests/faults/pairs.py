@@ -1,4 +1,4 @@
-"""A small set of combinations in which every possible pair of values comes up. Deterministic."""
+"""A small set of combinations in which every possible value, or pair of values, comes up. Deterministic."""
 
 from __future__ import annotations
 
@@ -7,29 +7,39 @@ from itertools import combinations
 from typing import TypeVar
 
 Row = TypeVar("Row", bound=Sequence[Hashable])
-Pair = tuple[tuple[int, Hashable], tuple[int, Hashable]]
+Value = tuple[int, Hashable]
+Pair = tuple[Value, Value]
 
 
-def pairwise(rows: Iterable[Row], cost: Callable[[Row], float] = lambda row: 1.0) -> list[Row]:
-    """Rows out of `rows` that hold each pair of values that any of `rows` holds, in the order of `rows`.
+def covering(
+    rows: Iterable[Row],
+    parts_of: Callable[[Row], set[Hashable]],
+    cost: Callable[[Row], float] = lambda row: 1.0,
+) -> list[Row]:
+    """Rows out of `rows` that hold each part that any of `rows` holds, in the order of `rows`.
 
-    Greedy: the row with the most new pairs for its cost, the first of several. Then those are left out whose pairs
+    Greedy: the row with the most new parts for its cost, the first of several. Then those are left out whose parts
     the others hold.
     """
     rows = list(rows)
-    missing = {pair for row in rows for pair in pairs_of(row)}
+    missing = {part for row in rows for part in parts_of(row)}
     chosen: list[Row] = []
     while missing:
-        best = max(rows, key=lambda row: len(missing & pairs_of(row)) / cost(row))
+        best = max(rows, key=lambda row: len(missing & parts_of(row)) / cost(row))
         chosen.append(best)
-        missing -= pairs_of(best)
+        missing -= parts_of(best)
     for row in sorted(chosen, key=cost, reverse=True):
-        others = {pair for one in chosen if one is not row for pair in pairs_of(one)}
-        if pairs_of(row) <= others:
+        others = {part for one in chosen if one is not row for part in parts_of(one)}
+        if parts_of(row) <= others:
             chosen = [one for one in chosen if one is not row]
     return [row for row in rows if row in chosen]
 
 
+def values_of(row: Sequence[Hashable]) -> set[Value]:
+    """Its values, each with its place."""
+    return set(enumerate(row))
+
+
 def pairs_of(row: Sequence[Hashable]) -> set[Pair]:
-    """Its values, two by two, each with its place."""
+    """The same, two by two."""
     return set(combinations(enumerate(row), 2))

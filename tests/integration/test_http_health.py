@@ -8,6 +8,7 @@ import threading
 import time
 
 import httpx
+import pytest
 
 from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.server.http.drain import Door
@@ -92,6 +93,7 @@ def test_probes_answer_while_a_long_tick_runs() -> None:
         assert running.result(PATIENCE_S).status_code == 200
 
 
+@pytest.mark.alone("it measures")
 def test_probes_answer_at_once_while_big_images_are_encoded() -> None:
     """Case B24."""
     limits = dataclasses.replace(MODEL.record.limits, max_side=SIDE)

@@ -1,6 +1,6 @@
 """The cluster under test as a fixture: one for all tests, started when the first one asks for it.
 
-conftest.py has the tests that want it run after all others, so that nothing else runs beside it.
+`support.two_workers` has the tests that want it run after all others, so that nothing else runs beside it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from support.live_cluster import LiveCluster, running_cluster
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what needs a cluster last: it takes its share of the cores until it is stopped."""
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
 
 
 @pytest.fixture(scope="session")

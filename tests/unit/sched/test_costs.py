@@ -41,6 +41,7 @@ def seconds(operation: Callable[[BaseScheduler, int], None], waiting: int) -> fl
     return median(taken)
 
 
+@pytest.mark.alone("it measures")
 @pytest.mark.parametrize("operation", [finish, abort])
 def test_a_long_line_makes_nothing_slower(operation: Callable[[BaseScheduler, int], None]) -> None:
     assert seconds(operation, MANY) < MOST * seconds(operation, FEW)
