@@ -30,11 +30,19 @@ MAX_CRD_BYTES: Final = 120_000
 HEADER: Final = "# Generated from crds/stage_api by `python -m stage_api.crdgen`. Don't edit.\n"
 
 COLUMNS: Final = (
+    # Name, type, path, what it is; those with a number besides are shown by `kubectl get -o wide` only.
     ("Ready", "string", ".status.ready", "Replicas that serve, of those wanted."),
     ("Phase", "string", ".status.phase", "Summary of the conditions."),
     ("Model", "string", ".status.model", "Name that requests use."),
     ("World", "integer", ".status.topology.worldSize", "Ranks of one replica."),
     ("Restarts", "integer", ".status.restarts", "Restarts of replicas so far."),
+    (
+        "Batches",
+        "boolean",
+        ".status.facts.capability.batches",
+        "Whether requests share the denoiser's calls.",
+        1,
+    ),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the stage was made."),
 )
 
@@ -93,7 +101,8 @@ def _version() -> dict[str, Any]:
         "storage": True,
         "additionalPrinterColumns": [
             {"name": name, "type": kind, "jsonPath": path, "description": text}
-            for name, kind, path, text in COLUMNS
+            | ({"priority": priority[0]} if priority else {})
+            for name, kind, path, text, *priority in COLUMNS
         ],
         "subresources": {
             "status": {},

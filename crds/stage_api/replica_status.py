@@ -17,6 +17,7 @@ from stage_api.base import Contract
 from stage_api.failure import History
 
 MAX_NODES: Final = 8
+MAX_START: Final = 256
 
 Count = Annotated[int, Field(ge=0)]
 Index = Annotated[int, Field(ge=0, le=names.MAX_REPLICA_STATUSES - 1)]
@@ -57,6 +58,9 @@ class ReplicaStatus(Contract):
     )
     started_at: Time | None = Field(default=None, description="When its pods were made.")
     ready_at: Time | None = Field(default=None, description="Since when it has been ready without a break.")
+    start: Annotated[str, Field(max_length=MAX_START)] | None = Field(
+        default=None, description="What its start is doing, as its first pod says."
+    )
     history: History | None = Field(
         default=None, description="What is remembered of its ends; nothing, if it had none."
     )

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from stage_api import names
 from stage_api.base import Contract
+from stage_api.pod_facts import PodFacts
 from stage_api.replica_status import Count, Epoch, Name, Replicas, spare
 from stage_api.topology import ORDER, Topology
 
@@ -27,6 +28,7 @@ FAILED: Final = "Failed"
 SUSPENDED: Final = "Suspended"
 SCHEDULED: Final = "Scheduled"
 MODEL_READY: Final = "ModelReady"
+FACTS_KNOWN: Final = "FactsKnown"
 
 CONDITIONS: Final = {
     ACCEPTED: "The spec is valid, and this version and this cluster can carry it out.",
@@ -38,6 +40,7 @@ CONDITIONS: Final = {
     SUSPENDED: "The spec wants no pods.",
     SCHEDULED: "Every pod has found a node.",
     MODEL_READY: "The model's files are where the pods look for them.",
+    FACTS_KNOWN: "A ready replica has told what its model can do. It says nothing about whether the stage serves.",
 }
 """What each condition means when it is True. Degraded and Failed are the only ones that are bad then."""
 
@@ -110,6 +113,13 @@ class TopologyStatus(_Reported):
         )
 
 
+class FactsStatus(PodFacts):
+    """What a ready replica told of itself."""
+
+    revision: Name = Field(description="Revision of the spec that the replica has.")
+    replica: Count = Field(description="Index of the replica.")
+
+
 class DiffusionStageStatus(_Reported):
     """What is known about the stage. Written by the operator only."""
 
@@ -137,6 +147,9 @@ class DiffusionStageStatus(_Reported):
         default=None, description="How often replicas of the stage were restarted."
     )
     topology: TopologyStatus | None = Field(default=None, description="The rank layout that the spec gives.")
+    facts: FactsStatus | None = Field(
+        default=None, description="What a ready replica told of itself. Nothing is decided by it."
+    )
     updated_replicas: Count | None = Field(
         default=None, description="Replicas whose pods have the spec as it is now."
     )

@@ -14,12 +14,14 @@ from stage_operator.client.connection import configure
 from stage_operator.client.definition import check_definition
 from stage_operator.client.kube import STAGES, Kube, KubeError
 from stage_operator.client.own_account import own_account
+from stage_operator.client.pod_http import PodHttp
 from stage_operator.client.rate import Bucket
 from stage_operator.loop.lease import Always, Leadership
 from stage_operator.loop.queue import Queue
 from stage_operator.loop.reconcile import Planner, Reconciler, Tools
 from stage_operator.observed.cache import POD, STAGE, Cache
 from stage_operator.observed.child_watches import MOST_KINDS, ChildWatches
+from stage_operator.observed.inquirer import Inquirer
 from stage_operator.observed.kopf_watches import KopfWatches, Scope
 from stage_operator.observed.resync import RETRY_S, Resync
 from stage_operator.observed.watches import Watches
@@ -55,6 +57,10 @@ class Operator:
                 on_loss=lambda why: self._queue.close(),
                 owner=own_account(settings.lease.namespace),
             )
+        self._pods = PodHttp()
+        self._inquirer = Inquirer(
+            kube, self._pods, self._cache, may_act=self._leads, on_news=lambda keys: self._queue.add(keys)
+        )
         self._events = Events(kube, settings.lease.identity, metrics, self._leads)
         applier = Applier(kube, self._cache, metrics, self._leads)
         tools = Tools(kube, self._cache, StatusWriter(kube, metrics), applier, self._events, metrics)
@@ -85,6 +91,7 @@ class Operator:
             await asyncio.gather(work, told, return_exceptions=True)
             if isinstance(self._lead, Leadership):
                 await self._lead.release()
+            await self._pods.close()
             await health.stop()
 
     async def _work(self) -> None:
@@ -96,6 +103,7 @@ class Operator:
             tasks.create_task(self._watches.run())
             tasks.create_task(resync.run())
             tasks.create_task(self._events.run())
+            tasks.create_task(self._inquirer.run())
             if isinstance(self._lead, Leadership):
                 tasks.create_task(self._lead.run())
             else:

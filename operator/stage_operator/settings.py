@@ -205,14 +205,16 @@ def _settings(values: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     who = env.get(ENV_POD_NAME) or socket.gethostname()
     lease = LeaseTerms(
         name=values["lease-name"],
-        namespace=values["lease-namespace"] or _own_namespace(env),
+        namespace=values["lease-namespace"] or _own_namespace(env) or "default",
         identity=values["identity"] or f"{who}_{secrets.token_hex(4)}",
         lease_s=values["lease-seconds"],
         renew_s=values["renew-seconds"],
         retry_s=values["retry-seconds"],
     )
     return Settings(
-        plan=PlanSettings(values["worker-image"], allow_host_path=values["allow-host-path"]),
+        plan=PlanSettings(
+            values["worker-image"], allow_host_path=values["allow-host-path"], namespace=_own_namespace(env)
+        ),
         namespaces=values["namespaces"],
         watch_nodes=values["watch-nodes"],
         workers=values["workers"],
@@ -227,10 +229,11 @@ def _settings(values: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     )
 
 
-def _own_namespace(env: Mapping[str, str]) -> str:
+def _own_namespace(env: Mapping[str, str]) -> str | None:
+    """Where the pod is that this program runs in; None if it runs in none."""
     if name := env.get(ENV_POD_NAMESPACE):
         return name
     try:
-        return OWN_NAMESPACE_FILE.read_text().strip() or "default"
+        return OWN_NAMESPACE_FILE.read_text().strip() or None
     except OSError:
-        return "default"
+        return None

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from stage_api.pod_facts import PodFacts
+from stage_api.startup_progress import StartProgress
+
 Manifest = dict[str, Any]
 """One Kubernetes object. Never changed once it is in a value of this module."""
 
@@ -75,6 +78,8 @@ class PlanSettings:
     """Image of stages that name none."""
     allow_host_path: bool = False
     """Whether stages may read folders of the nodes."""
+    namespace: str | None = None
+    """Where the operator's own pods are, which ask those of stages; None if it is none of a cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,30 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class PodEvent:
+    """What the cluster told last about a pod."""
+
+    is_warning: bool
+    reason: str
+    """One CamelCase word, such as FailedMount."""
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was asked about a pod beside its object. For people: nothing about life and death is decided by it."""
+
+    event: PodEvent | None = None
+    """Of one of which nothing has started yet."""
+    start: StartProgress | None = None
+    """Of one that isn't ready."""
+    facts: PodFacts | None = None
+    """Of one that is, or was."""
+    unreachable: str = ""
+    """Why it gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
     """What the operator knows of one stage at one moment."""
 
@@ -115,6 +144,8 @@ class Objects:
     children: Mapping[ChildKey, Manifest] = field(default_factory=lambda: MappingProxyType({}))
     """All but the pods and the secret, which is never read."""
     refusals: tuple[Refusal, ...] = ()
+    said: Mapping[str, Said] = field(default_factory=lambda: MappingProxyType({}))
+    """By the uid of the pod that it is about."""
     gone: Mapping[int, Gone] = field(default_factory=lambda: MappingProxyType({}))
     """By replica, of the latest life of which pods went. Nobody remembers those that went while nobody looked."""
 

@@ -12,6 +12,7 @@ import pytest
 from openai.types import ImageGenCompletedEvent, ImageGenPartialImageEvent, ImagesResponse
 from PIL import Image
 
+from stage_api.pod_facts import PodFacts
 from support.http_stage import HttpStage
 from support.scripted import PATIENCE_S
 
@@ -163,6 +164,9 @@ def test_the_served_model_says_what_was_found_out_about_it(client: httpx.Client)
     }
     assert model["limits"]["max_side"] == 256
     assert model["capability"]["batches"] is True
+    told = PodFacts.of(client.get("/v1/models").json())
+    assert told is not None, "whoever watches the stage reads it there"
+    assert told.capability.components[0].name == model["capability"]["components"][0]["name"]
     assert model["capability"]["components"] == [
         {"name": "transformer.forward", "merges": True, "ragged": False, "reason": ""}
     ]

@@ -27,6 +27,7 @@ from stage_operator.values import (
     PlanSettings,
     Refusal,
     Remove,
+    Said,
 )
 
 Raw = dict[str, Any]
@@ -239,12 +240,8 @@ class SimCluster:
 
     def of(self, replica: int) -> list[Raw]:
         """The pods of a replica, by name."""
-        label = str(replica)
-        return [
-            pod
-            for _, pod in sorted(self.pods.items())
-            if pod["metadata"]["labels"][names.LABEL_REPLICA] == label
-        ]
+        pods = (pod for _, pod in sorted(self.pods.items()))
+        return [pod for pod in pods if pod["metadata"]["labels"][names.LABEL_REPLICA] == str(replica)]
 
     @property
     def status(self) -> Raw:
@@ -311,6 +308,7 @@ class SimOperator:
         self.departed = Departed()
         self.refusals: tuple[Refusal, ...] = ()
         self.told: list[Emit] = []
+        self.said: dict[str, Said] = {}
         self.last: Plan | None = None
         self.see_all()
 
@@ -336,6 +334,7 @@ class SimOperator:
             nodes=copy.deepcopy(self.cluster.nodes),
             children=copy.deepcopy(self.cluster.children),
             refusals=self.refusals,
+            said=self.said,
             gone=self.departed.of(self.cluster.stage),
         )
         self.last = plan(objects, now_s=self.cluster.now_s, jitter=jitter, settings=SETTINGS)

@@ -273,9 +273,9 @@ class Kube:
         path = resource.path(namespace, name)
         return await self._ask(_Call("delete", "delete", path, resource.plural, body=body))
 
-    async def fetch(self, path: str, *, timeout_s: float = REQUEST_S) -> Manifest:
-        """What the API server says of itself, such as its version or the kinds that it has."""
-        return await self._ask(_Call("get", "get", path, "discovery", timeout_s=timeout_s))
+    async def fetch(self, path: str, *, timeout_s: float = REQUEST_S, about: str = "discovery") -> Manifest:
+        """One answer as it is, such as what the API server says of itself. `about`: what it is counted as."""
+        return await self._ask(_Call("get", "get", path, about, timeout_s=timeout_s))
 
     async def _ask(self, call: _Call) -> Manifest:
         return await self._in_turn(call, self._answer)

@@ -34,11 +34,12 @@ def life_pods(
 
 
 def keep(
-    objects: Objects, stage: DiffusionStage, wish: Wish, replicas: Sequence[Replica]
+    objects: Objects, stage: DiffusionStage, wish: Wish, replicas: Sequence[Replica], settings: PlanSettings
 ) -> Iterator[Action]:
     """What the pods need, and the end of what nobody needs any more."""
     live = [replica for replica in replicas if replica.phase in LIVE]
-    wanted = list(children(stage, objects.api, [replica.index for replica in live]))
+    indexes = [replica.index for replica in live]
+    wanted = list(children(stage, objects.api, indexes, operator_at=settings.namespace))
     if wish.pods > 1:
         yield keys(stage)
     for replica in live:

@@ -6,7 +6,7 @@ Conditions carry the meaning. One keeps its time until its status changes, so th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from stage_api import names
@@ -14,7 +14,8 @@ from stage_api import status as st
 from stage_api.failure import HoldReason
 from stage_api.replica_status import ReplicaPhase
 from stage_api.stage import DiffusionStage
-from stage_api.status import Condition, ConditionStatus
+from stage_api.status import Condition, ConditionStatus, FactsStatus
+from stage_operator.decide import told_by_pods
 from stage_operator.decide.remembered_status import time_text
 from stage_operator.decide.replica import LIVE, Replica
 from stage_operator.decide.rollout import Settled, Wish
@@ -29,6 +30,7 @@ ROLLING_OUT: Final = "RollingOut"
 ROLLOUT_HALTED: Final = "RolloutHalted"
 DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 _MAX_MESSAGE: Final = 1024
+_SHOWN: Final = 8
 
 _IMAGE_PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """A kubelet says one and the other in turn; they are one thing to say."""
@@ -67,6 +69,8 @@ class View:
     refusals: Sequence[Refusal]
     before: Sequence[Condition]
     timer: Timer
+    said: told_by_pods.Words = field(default_factory=dict)
+    facts: FactsStatus | None = None
 
     @property
     def serving(self) -> int:
@@ -92,6 +96,7 @@ def findings(view: View) -> tuple[Finding, ...]:
         _suspended(view),
         _scheduled(view),
         _model_ready(view),
+        _facts_known(view),
         _available(view),
         _progressing(view),
         degraded,
@@ -139,7 +144,7 @@ def phase(view: View, found: Mapping[str, Finding]) -> str:
     if found[st.PROGRESSING].reason == ROLLING_OUT:
         return "Updating"
     if view.serving >= wanted:
-        return "Degraded" if found[st.DEGRADED].holds else "Ready"
+        return "Degraded" if found[st.DEGRADED].holds else "Ready" if found[st.READY].holds else "Updating"
     if ReplicaPhase.BACK_OFF in phases:
         return "BackOff"
     if ReplicaPhase.TERMINATING in phases or any(one.life.history.consecutive for one in view.standing):
@@ -197,9 +202,25 @@ def _model_ready(view: View) -> Finding:
         return Finding(st.MODEL_READY, True, "InImage", "the model comes with the image")
     if view.serving:
         return Finding(st.MODEL_READY, True, "Loaded")
+    doing = told_by_pods.starts(view.replicas, view.said)
     if any(pod.fetching_since_s is not None for replica in view.replicas for pod in replica.pods):
-        return Finding(st.MODEL_READY, False, "Fetching", "the model is being fetched")
-    return Finding(st.MODEL_READY, None, "NotLoadedYet")
+        return Finding(st.MODEL_READY, False, "Fetching", f"the model is being fetched{doing}")
+    return Finding(st.MODEL_READY, None, "NotLoadedYet", doing.removeprefix("; "))
+
+
+def _facts_known(view: View) -> Finding:
+    told = view.facts
+    if told is not None:
+        others = told_by_pods.differing(view.replicas, view.said, told)
+        if others:
+            which = ", ".join(map(str, others[:_SHOWN]))
+            text = f"replica {told.replica} tells something else than: {which}"
+            return Finding(st.FACTS_KNOWN, True, "ReplicasDiffer", text)
+        return Finding(st.FACTS_KNOWN, True, "Told")
+    if (silent := told_by_pods.unreachable(view.replicas, view.said, view.wish.revision)) is not None:
+        text = f"pod {silent[0]} can't be asked by the operator: {silent[1]}"
+        return Finding(st.FACTS_KNOWN, None, "Unreachable", text)
+    return Finding(st.FACTS_KNOWN, None, "NotAskedYet" if view.serving else "NoReplicaServes")
 
 
 def _available(view: View) -> Finding:
@@ -269,11 +290,12 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
             f"{refusal.kind} {refusal.name}: {refusal.message}",
         )
     yield from (("ReplicaHeld", told(one)) for one in view.replicas if one.phase is ReplicaPhase.HELD)
-    pods = [pod for replica in view.standing for pod in replica.pods]
-    for name, waiting in ((pod.name, pod.waiting) for pod in pods if pod.waiting is not None):
-        reason = "ImagePullBackOff" if waiting.reason in _IMAGE_PULL else waiting.reason
-        yield reason, f"pod {name}: {waiting.message}"
-    for name, lame in ((pod.name, pod.lame) for pod in pods if pod.ready_since_s is None):
+    pods = [pod for one in view.standing for pod in one.pods if pod.ready_since_s is None]
+    for pod in pods:
+        if (trouble := pod.waiting or told_by_pods.stuck(pod, view.said)) is not None:
+            reason = "ImagePullBackOff" if trouble.reason in _IMAGE_PULL else trouble.reason
+            yield reason, f"pod {pod.name}: {trouble.message}"
+    for name, lame in ((pod.name, pod.lame) for pod in pods):
         if lame is not None:
             yield lame.reason, f"pod {name}: {lame.message}; {_SIDECAR_ADVICE}"
     if not view.wish.spec.suspend:
@@ -320,7 +342,8 @@ def _ready(view: View, degraded: Finding) -> Finding:
     if serving < wanted:
         reason = degraded.reason if degraded.holds else "ReplicasNotReady"
         text = f"{serving} of {wanted} replicas serve"
-        return Finding(st.READY, False, reason, f"{text}; {degraded.message}" if degraded.holds else text)
+        more = f"; {degraded.message}" if degraded.holds else told_by_pods.starts(view.replicas, view.said)
+        return Finding(st.READY, False, reason, text + more)
     if view.settled.outdated:
         text = f"{view.updated} of {wanted} replicas have the spec as it is now"
         return Finding(st.READY, False, ROLLING_OUT, text)

@@ -24,7 +24,7 @@ from stage_operator.decide.replica import Life, Replica
 from stage_operator.decide.rollout import Stop
 from stage_operator.values import Emit
 
-_WARN_WHEN_FALSE: Final = frozenset({st.ACCEPTED})
+_WARN_WHEN_FALSE: Final = frozenset({st.ACCEPTED, st.SCHEDULED})
 _WARN_WHEN_TRUE: Final = frozenset({st.DEGRADED})
 _STUCK: Final = frozenset({ROLLOUT_HALTED, DEADLINE_EXCEEDED})
 _TOLD_ALREADY: Final = frozenset({POD_INVALID, "ReplicaHeld", "ReplicaFailing"})

@@ -16,7 +16,7 @@ from stage_api.manifest import parse_stage
 from stage_api.stage import DiffusionStage
 from stage_api.status import DiffusionStageStatus, TopologyStatus
 from stage_api.topology import derive
-from stage_operator.decide import children, conditions, events
+from stage_operator.decide import children, conditions, events, told_by_pods
 from stage_operator.decide.conditions import View
 from stage_operator.decide.remembered_status import Memory, read, recall, written
 from stage_operator.decide.replica import LIVE, Life, Replica, advance, deletions, gather
@@ -80,7 +80,7 @@ class _Planning:
             ),
             *events.of_conditions(before, found, self.objects.stage),
             *self._deletions(replicas),
-            *children.keep(self.objects, self.stage, self.wish, replicas),
+            *children.keep(self.objects, self.stage, self.wish, replicas, self.settings),
             *self._creations(replicas),
         ]
         return Plan(
@@ -103,6 +103,7 @@ class _Planning:
         return advance(replica, self.stage.metadata.name, self.stage.spec, self.sight, self.timer, jitter)
 
     def _view(self, settled: Settled, replicas: list[Replica]) -> View:
+        said = self.objects.said
         return View(
             stage=self.stage,
             wish=self.wish,
@@ -112,6 +113,8 @@ class _Planning:
             refusals=(*self.objects.refusals, *self._in_the_way(replicas)),
             before=self.memory.status.conditions,
             timer=self.timer,
+            said=said,
+            facts=told_by_pods.facts(replicas, said, self.wish.revision, self.memory.status.facts),
         )
 
     def _names_wanted(self, replica: Replica) -> Iterator[tuple[int, str]]:
@@ -172,10 +175,13 @@ class _Planning:
             topology=TopologyStatus.of(self.topology),
             updated_replicas=view.updated,
             disruptions=disruptions,
+            facts=view.facts,
             revision=self.wish.revision,
             observed_restart=asked_restart(self.stage),
             first_epoch=view.settled.first_epoch or None,
-            replica_statuses=tuple(written(replica) for replica in view.replicas),
+            replica_statuses=tuple(
+                written(replica, told_by_pods.start(replica, view.said)) for replica in view.replicas
+            ),
         )
 
     def _counted(self, lives: Mapping[int, Life]) -> tuple[int, int]:

@@ -88,8 +88,8 @@ def _is_sound(model: type[Contract], value: object) -> bool:
     return True
 
 
-def written(replica: Replica) -> ReplicaStatus:
-    """What is to be remembered of a replica, and what people read."""
+def written(replica: Replica, start: str | None = None) -> ReplicaStatus:
+    """What is to be remembered of a replica, and what people read. `start`: what its start is doing."""
     life = replica.life
     ready = sum(pod.ready_since_s is not None and pod.ended is None for pod in replica.pods)
     nodes = dict.fromkeys(pod.node for pod in replica.pods if pod.node is not None)
@@ -102,6 +102,7 @@ def written(replica: Replica) -> ReplicaStatus:
         nodes=tuple(nodes)[:MAX_NODES],
         started_at=time_text(life.begun_s),
         ready_at=time_text(life.ready_s),
+        start=start,
         history=None if life.history == _BLANK else life.history,
     )
 

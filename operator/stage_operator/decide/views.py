@@ -28,19 +28,8 @@ DRAIN_TAINTS: Final = frozenset(
 )
 """What says that a node is about to be emptied, beside spec.unschedulable."""
 
-STUCK_WAITING: Final = frozenset(
-    {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImageInspectError",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RegistryUnavailable",
-    }
-)
-"""Why a container doesn't start where another life would not start either."""
+_ON_ITS_WAY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""What a kubelet says of a container that waits as it should; it has words without end for one that doesn't."""
 
 _LOST_STATES: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 """What a kubelet says of a container that it lost: its node was off meanwhile."""
@@ -303,9 +292,9 @@ def _waiting(status: Raw) -> Trouble | None:
     for key in ("initContainerStatuses", "containerStatuses"):
         for one in status.get(key) or ():
             waiting = (one.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason") in STUCK_WAITING:
+            if (reason := str(waiting.get("reason") or "")) not in _ON_ITS_WAY:
                 text = str(waiting.get("message") or "no more is known")
-                return Trouble(waiting["reason"], f"container {one.get('name')}: {text}")
+                return Trouble(reason, f"container {one.get('name')}: {text}")
     return None
 
 

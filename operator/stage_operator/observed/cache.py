@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from stage_api import names
 from stage_operator.observed.gone_pods import Departed
 from stage_operator.observed.interned import compact
-from stage_operator.values import Api, ChildKey, Manifest, Objects, StageKey
+from stage_operator.observed.questions import still_true
+from stage_operator.values import Api, ChildKey, Manifest, Objects, Said, StageKey
 
 STAGE: Final = names.KIND
 POD: Final = "Pod"
@@ -142,9 +143,10 @@ class Cache:
 
     def __init__(self) -> None:
         self._departed = Departed()
+        self._said: dict[str, Said] = {}  # by uid
         self._shelves: dict[str, Shelf] = {
             STAGE: Shelf(slim_stage, {}),
-            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}, self._departed.note),
+            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}, self._forget_pod),
             NODE: Shelf(slim_node, {}),
         }
 
@@ -177,6 +179,20 @@ class Cache:
         """Which stages there are."""
         return frozenset(StageKey.of(stage) for stage in self.stages())
 
+    def pods(self) -> Iterator[Manifest]:
+        """Those of all stages."""
+        return iter(self._shelves[POD])
+
+    def tell(self, pod: Manifest, said: Said) -> frozenset[StageKey]:
+        """Keep what was asked about a pod; the stages for which that is news."""
+        uid, old = str(_uid(pod)), self._said.get(str(_uid(pod)))
+        if self._shelves[POD].get(_name(pod)) is None:
+            return frozenset()
+        if said.facts is None and old is not None:
+            said = replace(said, facts=old.facts)  # they don't change in its life
+        self._said[uid] = said
+        return frozenset() if said == old else self._about(POD, (pod,))
+
     def node(self, name: str) -> Manifest | None:
         """A node that is known."""
         return self._shelves[NODE].get(("", name))
@@ -193,6 +209,11 @@ class Cache:
             api=api,
             pods=tuple(pods),
             nodes={name: node for name in sorted(on) if (node := self.node(name)) is not None},
+            said={
+                uid: still_true(said, pod)
+                for pod in pods
+                if (said := self._said.get(uid := str(_uid(pod)))) is not None
+            },
             gone=self._departed.of(stage),
             children={
                 ChildKey.of(child): child
@@ -214,6 +235,10 @@ class Cache:
         if (shelf := self._shelves.get(kind)) is None:
             shelf = self._shelves[kind] = Shelf(slim_child, {"stage": stage_of})
         return shelf
+
+    def _forget_pod(self, pod: Manifest) -> None:
+        self._said.pop(str(_uid(pod)), None)
+        self._departed.note(pod)
 
     def _about(self, kind: str, objs: Iterable[Manifest]) -> frozenset[StageKey]:
         if kind == STAGE:
@@ -260,7 +285,7 @@ def slim_child(raw: Manifest) -> Manifest:
 
 
 _OF_POD_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "schedulingGates", "schedulingGroup")
-_OF_POD_STATUS: Final = ("phase", "reason", "message")
+_OF_POD_STATUS: Final = ("phase", "reason", "message", "podIP")
 _OF_POD_PARTS: Final = {
     "conditions": ("type", "status", "reason", "message", "lastTransitionTime"),
     "containerStatuses": ("name", "state"),
@@ -270,7 +295,7 @@ _OF_POD_PARTS: Final = {
 
 def slim_pod(raw: Manifest) -> Manifest:
     """A pod without what nobody here reads: most of its spec, which can't change, and details of its status."""
-    status = raw.get("status") or {}
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
     slim = _only(status, _OF_POD_STATUS)
     for part, wanted in _OF_POD_PARTS.items():
         if part in status:
@@ -279,9 +304,19 @@ def slim_pod(raw: Manifest) -> Manifest:
         "apiVersion": "v1",
         "kind": POD,
         "metadata": _metadata(raw),
-        "spec": _only(raw.get("spec") or {}, _OF_POD_SPEC),
+        "spec": {**_only(spec, _OF_POD_SPEC), **_own_container(spec)},
         "status": slim,
     }
+
+
+def _own_container(spec: Manifest) -> Manifest:
+    """Where the engine or the agent listens."""
+    own = [
+        _only(one, ("name", "ports"))
+        for one in spec.get("containers") or ()
+        if one.get("name") == names.CONTAINER and "ports" in one
+    ]
+    return {"containers": own} if own else {}
 
 
 def _only(obj: Manifest, wanted: Iterable[str]) -> Manifest:

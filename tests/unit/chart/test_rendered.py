@@ -10,6 +10,7 @@ import yaml
 
 from stage_api import crdgen, names
 from stage_operator import settings
+from stage_operator.manifests.network import OPERATOR_LABELS
 from support.helm import CHART, ROOT, helm, needs_helm, one, render, template
 
 pytestmark = needs_helm
@@ -108,6 +109,11 @@ def test_what_is_set_reaches_the_operator() -> None:
 
 def test_no_service_of_the_namespace_sets_the_operator_up_by_its_variables() -> None:
     assert pod(render())["enableServiceLinks"] is False
+
+
+def test_stages_let_the_operator_s_pods_in_by_the_labels_that_they_have() -> None:
+    labels = one(render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert OPERATOR_LABELS.items() <= labels.items()
 
 
 def test_both_images_come_from_the_registry_that_is_given() -> None:

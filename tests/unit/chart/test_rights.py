@@ -63,9 +63,9 @@ def test_it_makes_secrets_and_reads_none() -> None:
     assert for_stages()["", kube.SECRETS.plural] == {"create"}
 
 
-def test_it_tells_events() -> None:
+def test_it_tells_events_and_reads_those_of_pods() -> None:
     group = kube.EVENTS.api_version.partition("/")[0]
-    assert for_stages()[group, kube.EVENTS.plural] == {"create", "patch"}
+    assert for_stages()[group, kube.EVENTS.plural] == {"list", "create", "patch"}
 
 
 def test_it_may_do_nothing_else() -> None:

@@ -14,6 +14,7 @@ from stage_api.stage import DiffusionStage
 from stage_operator.manifests.children import children
 from stage_operator.manifests.config_map import config_map
 from stage_operator.manifests.disruption import budgets
+from stage_operator.manifests.network import OPERATOR_LABELS
 from stage_operator.manifests.pod import pods
 from stage_operator.manifests.refusal import refused
 from stage_operator.manifests.secret import keys, new_keys
@@ -189,6 +190,19 @@ def test_a_peer_may_be_every_pod_of_every_namespace() -> None:
     peer = {"namespaceSelector": {}}
     (rule,) = find(stage_of(networkPolicy={"ingressFrom": [peer]}), "NetworkPolicy")["spec"]["ingress"]
     assert rule["from"] == [peer]
+
+
+def test_the_operator_is_let_in_beside_those_that_the_stage_names() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"team": "art"}}}
+    stage = stage_of(networkPolicy={"ingressFrom": [peer]})
+    policies = [one for one in children(stage, RICH, operator_at="house") if one["kind"] == "NetworkPolicy"]
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "house"}},
+        "podSelector": {"matchLabels": OPERATOR_LABELS},
+    }
+    assert policies[0]["spec"]["ingress"][0]["from"] == [peer, operator]
+    for one in children(stage_of(), RICH, operator_at="house"):
+        assert "from" not in str(one.get("spec", {}).get("ingress", "")), "everybody is let in already"
 
 
 def test_only_the_stages_own_pods_reach_the_ports_of_its_ranks() -> None:

@@ -35,7 +35,7 @@ def test_details_of_a_pod_that_nobody_reads_are_no_news() -> None:
     status = {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
     more = {
         **status,
-        "podIP": "10.0.0.1",
+        "hostIP": "10.0.0.1",
         "conditions": [{**ready, "lastProbeTime": None}],
         "containerStatuses": [{**container, "imageID": "sha256:0", "started": True}],
     }
