@@ -20,6 +20,7 @@ from benchmarks.engine.sides import EQUAL, Diffusers, Sides, Stage, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Times, in_turn
+from stage_runtime.assemble_rank import pipeline_parts
 from stage_runtime.core.outcome import Completed, Output
 from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.arguments import small_arguments
@@ -36,7 +37,7 @@ def measure(options: Options, sides: Sides) -> list[Row]:
     """A row for the hub, and one for the engine and scheduler around it."""
     plain = sides.diffusers
     stage = sides.stages[Mode.STEP]
-    runner = Runner(plain.pipeline, partial(small_arguments, stage.model))
+    runner = Runner(pipeline_parts(plain.pipeline, partial(small_arguments, stage.model)))
     with _stubbed(plain.pipeline.transformer), _stubbed(_denoiser_of(stage)):
         check(plain, runner, stage)
         draw: dict[str, Callable[[int], object]] = {

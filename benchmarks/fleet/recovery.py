@@ -38,7 +38,7 @@ TOLD: Final = {
 KILL: Final = (
     "import os, pathlib, signal\n"
     "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
-    "    if b'stage_runtime.worker.proc' in path.read_bytes():\n"
+    "    if b'stage_runtime.rank' in path.read_bytes():\n"
     "        print(flush=True)\n"
     "        os.kill(int(path.parent.name), signal.SIGKILL)\n"
     "        break\n"

@@ -17,12 +17,14 @@ VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "man
 HEAVY = ("accelerate", "diffusers", "greenlet", "safetensors", "torch", "transformers")
 
 BELOW = (
+    "assemble_rank.py",
     "batching",
     "devices",
     "executor/uni.py",
     "features",
     "parallel",
     "pipelines",
+    "rank.py",
     "runner",
     "scripts",
     "worker",

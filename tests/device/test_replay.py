@@ -84,7 +84,7 @@ def test_the_preview_of_the_last_step_is_the_final_output(family: Family) -> Non
     while script.steps < 3 or script.pending is AT_STEP:
         hub.serve([script])
     checkpoint = runner.checkpoint("a")
-    decoding = runner._open("last", request.arguments, seeded(5), checkpoint, decode_only=True)
+    decoding = runner._factory.open("last", request.arguments, seeded(5), checkpoint, decode_only=True)
     hub.run(["last"])
     (done,) = runner.tick(["a"])
     assert isinstance(done, Completed)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from stage_runtime.assemble_rank import assemble_worker
 from stage_runtime.core.control import Outstanding, StopEarly
 from stage_runtime.core.errors import (
     DeviceLost,
@@ -30,7 +31,7 @@ def executor(synchronize: Callable[[], None] = lambda: None) -> UniExecutor:
     """An executor over a toy model; `synchronize` stands for waiting for the device."""
 
     def build() -> Worker:
-        return Worker(
+        return assemble_worker(
             lambda _device: toy(denoiser=PickyDenoiser),
             lambda prompt, steps: {**BASE, "prompt": prompt, "num_inference_steps": steps},
             torch.device("cpu"),
@@ -138,7 +139,7 @@ def test_memory_that_runs_out_while_a_model_is_tried_is_no_fault_of_the_model(pl
 
     pipeline.transformer.register_forward_pre_hook(hungry)
     with pytest.raises(OutOfDeviceMemory, match="does not fit"):
-        Worker(
+        assemble_worker(
             lambda _device: pipeline,
             lambda prompt, steps: {**BASE, "prompt": prompt, "num_inference_steps": steps},
             torch.device("cpu"),
@@ -162,7 +163,7 @@ def test_close_is_idempotent_and_nothing_runs_after_it() -> None:
 def test_a_model_that_can_not_be_run_is_a_model_error() -> None:
     with pytest.raises(ModelError, match="can't be run"):
         UniExecutor(
-            lambda: Worker(
+            lambda: assemble_worker(
                 lambda _device: toy(),
                 lambda prompt, steps: {"prompt": prompt, "size": 5},
                 torch.device("cpu"),

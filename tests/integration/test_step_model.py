@@ -104,9 +104,9 @@ def test_omni_tells_of_a_prompt_that_it_cant_draw_and_draws_on(omni: Omni) -> No
     assert len(omni.generate("7", **FEW)) == 1
 
 
-def test_halves_of_its_guidance_on_two_ranks_are_refused_at_start() -> None:
+def test_halves_of_its_guidance_on_two_ranks_are_refused_before_anything_loads() -> None:
     from stage_api.config import StageConfig
-    from stage_runtime.assemble import build_engine
+    from stage_runtime.assemble_rank import features_of
 
     stage = parse_stage(
         {
@@ -117,4 +117,4 @@ def test_halves_of_its_guidance_on_two_ranks_are_refused_at_start() -> None:
         }
     )
     with pytest.raises(SpecError, match=r"spec.parallelism.cfg: expected 1, since DigitsModel"):
-        build_engine(StageConfig.from_stage(stage), resolved())
+        features_of(StageConfig.from_stage(stage), resolved())

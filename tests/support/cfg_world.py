@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
+from stage_runtime.assemble_rank import pipeline_parts
 from stage_runtime.core.errors import EngineDeadError, InternalError
 from stage_runtime.core.outcome import Completed, Failed, Outcome, Progressed
 from stage_runtime.core.request import Request
+from stage_runtime.features.guidance.feature import Guidance
 from stage_runtime.parallel.context import ParallelContext
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import PIXELS, OutputFormat
-from stage_runtime.runner.runner import Runner, RunnerOptions
+from stage_runtime.runner.runner import Runner
 from support import tiny_models
 from support.hub_stage import LATENTS, array, ask, relative
 from support.ranks import ROOT
@@ -72,11 +75,14 @@ def _loaded(name: str) -> tuple[Any, dict[str, Any]]:
 def _runner(
     pipeline: Any, base: dict[str, Any], context: ParallelContext | None, output: OutputFormat = LATENTS
 ) -> Runner:
-    return Runner(
+    parts = pipeline_parts(
         pipeline,
         lambda prompt, steps: {**base, "prompt": prompt, "num_inference_steps": steps},
-        options=RunnerOptions(output=output, parallel=context),
+        options=RunnerOptions(output=output),
+        features=() if context is None else (Guidance(context.size),),
+        context=context,
     )
+    return Runner(parts)
 
 
 def _play(runner: Runner, requests: Sequence[Request], lost_after: int = 1000) -> dict[str, Outcome]:
@@ -102,8 +108,7 @@ def _play(runner: Runner, requests: Sequence[Request], lost_after: int = 1000) -
 
 
 def _collectives(context: ParallelContext) -> int:
-    assert context.lockstep is not None
-    return context.lockstep.collectives.count
+    return context.collectives
 
 
 def pictures(context: ParallelContext) -> dict[str, Any]:
@@ -207,16 +212,18 @@ def apart(context: ParallelContext, how: str) -> list[Any]:
 
 def agreement(context: ParallelContext) -> list[int]:
     """How far each rank read, as all are told: the leader's 7, then 8."""
-    return [context.agree(7 if context.index == 0 else 3), context.agree(8 if context.index == 0 else 9)]
+    return [
+        context.control.agree(7 if context.index == 0 else 3),
+        context.control.agree(8 if context.index == 0 else 9),
+    ]
 
 
 def frames(context: ParallelContext) -> list[Any]:
     """Tensors of many sizes and dtypes from each rank, as this one gets them: sums by rank."""
-    assert context.lockstep is not None
     found = []
     for size in (0, 1, 1000, 100_000):
         mine = torch.full((size,), context.index + 1, dtype=torch.bfloat16)
-        got = context.lockstep.exchange("test", [size, "ä"], [mine, mine])
+        got = context.control.exchange("test", [size, "ä"], [mine, mine])
         assert all(frame.facts == [size, "ä"] for frame in got)
         found.append([int(frame.payload.view(torch.bfloat16)[:size].float().sum()) for frame in got])
     return found

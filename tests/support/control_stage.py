@@ -8,14 +8,16 @@ from typing import Any, Final
 
 import torch
 
+from stage_runtime.assemble_rank import LoadPipeline, assemble_worker
 from stage_runtime.core.control import Control
 from stage_runtime.core.request import Request
 from stage_runtime.executor.uni import UniExecutor
 from stage_runtime.pipelines.loader import load
 from stage_runtime.pipelines.registry import resolve
-from stage_runtime.runner.runner import RunnerOptions
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.sched.step import StepScheduler
-from stage_runtime.worker.worker import LoadPipeline, Worker, WorkerParts
+from stage_runtime.worker.parts import WorkerParts
+from stage_runtime.worker.worker import Worker
 from support import tiny_models
 from support.hub_stage import LATENTS, HubStage, ask
 from support.toy_pipeline import BASE, toy
@@ -46,7 +48,7 @@ def a_worker(
 ) -> Worker:
     """A worker; of a toy model unless told otherwise."""
     arguments = BASE if base is None else base
-    return Worker(
+    return assemble_worker(
         load,
         lambda prompt, steps: {**arguments, "prompt": prompt, "num_inference_steps": steps},
         CPU,

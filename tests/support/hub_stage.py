@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from stage_runtime.assemble_rank import assemble_worker
 from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Modality, Outcome, Output, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.executor.uni import UniExecutor
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import OutputFormat
-from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.sched.base import BaseScheduler
 from stage_runtime.sched.step import StepScheduler
 from stage_runtime.worker.faults import FaultProbe
@@ -97,7 +98,7 @@ class HubStage:
 
         def build() -> Worker:
             made.append(
-                Worker(
+                assemble_worker(
                     lambda _device: pipeline,
                     lambda prompt, steps: {**base, "prompt": prompt, "num_inference_steps": steps},
                     torch.device("cpu"),

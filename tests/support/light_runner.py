@@ -22,8 +22,8 @@ from stage_runtime.core.outcome import (
     failed,
 )
 from stage_runtime.core.request import Request
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import Made
-from stage_runtime.runner.runner import RunnerOptions
 
 NO_TIME = PhaseSeconds(prepare=0.0, denoise=0.0, decode=0.0)
 LARGE_SIDE = 160
@@ -59,6 +59,14 @@ class LightRunner:
     def counts(self) -> CallCounts:
         """It calls nothing."""
         return CallCounts()
+
+    @property
+    def waits(self) -> bool:
+        """Never."""
+        return False
+
+    def wake_by(self, wake: Any) -> None:
+        """Nobody wakes it."""
 
     def add(self, request: Request) -> None:
         """Take a request in. Raises: InternalError for one that is here already."""

@@ -150,7 +150,7 @@ class LiveStage:
             "want = ['--rank', sys.argv[1]]\n"
             "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
             "    words = path.read_bytes().decode().split('\\0')\n"
-            "    if 'stage_runtime.worker.proc' in words and words[words.index('--rank'):][:2] == want:\n"
+            "    if 'stage_runtime.rank' in words and words[words.index('--rank'):][:2] == want:\n"
             "        os.kill(int(path.parent.name), int(sys.argv[2]))\n"
             "        sys.exit(0)\n"
             "sys.exit('no such rank')\n"

@@ -119,7 +119,9 @@ def _main(function: str, n: str, rank: str, meeting: str, arguments: str) -> Non
     if rank == "0":
         store, port = serve_store("127.0.0.1", 0)
         _tell_port(Path(meeting), port)
-    context = join(topology, int(rank), ("127.0.0.1", _told_port(Path(meeting))), 1, TIMEOUT_S)
+    at = ("127.0.0.1", _told_port(Path(meeting)))
+    context = join(topology, int(rank), at, 1, TIMEOUT_S, data=("cfg", "copy"))
+    assert context is not None
     context.keep(store)
     result = run(context, **json.loads(arguments))
     context.close()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace as with_changes
 
+from stage_runtime.assemble_rank import assemble_worker
 from stage_runtime.core.outcome import Modality, Output
 from stage_runtime.core.request import Request
 from stage_runtime.executor.uni import UniExecutor
@@ -20,8 +21,8 @@ from stage_runtime.pipelines.contract import ResolvedModel, Wishes
 from stage_runtime.pipelines.families.digits.model import DigitsModel, DigitState
 from stage_runtime.pipelines.registry import resolve
 from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import PIXELS, OutputFormat
-from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.sched.base import BaseScheduler
 from stage_runtime.sched.step import StepScheduler
 from stage_runtime.worker.faults import FaultProbe
@@ -158,7 +159,7 @@ def step_worker(
     faults: FaultProbe | None = None,
 ) -> Worker:
     """A worker of a step model; of the digits model unless told otherwise."""
-    return Worker(
+    return assemble_worker(
         lambda _device: a_model() if model is None else model,
         partial(small_arguments, resolved()),
         CPU,

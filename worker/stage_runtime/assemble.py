@@ -50,7 +50,7 @@ def build_engine(
     Raises: SpecError for what this version can't execute, a class of the stage's own that can't be used, or a
     warm-up that model or line can't take.
     """
-    if faults := (*unsupported(config), *_unsplittable(config, model), *_unqueueable(config.engine)):
+    if faults := (*unsupported(config), *_unqueueable(config.engine)):
         raise SpecError(faults)
     classes = stage_classes(config.engine.extensions, given)
     config = with_runner(config, classes.engine)
@@ -146,15 +146,6 @@ def _scheduler(config: StageConfig, own: type[BaseScheduler] | None) -> BaseSche
         max_queue_size=spec.max_queue_size,
         coalescing=Coalescing(max_wait_s) if copies == 1 else Coalescing.data_parallel(max_wait_s),
     )
-
-
-def _unsplittable(config: StageConfig, model: ResolvedModel) -> tuple[Fault, ...]:
-    """A step model computes both halves of its guidance in one call, which nobody can divide among two ranks."""
-    degree = config.parallelism.cfg
-    if degree == 1 or model.record.step_model is None:
-        return ()
-    expected = f"1, since {model.record.pipeline_class} computes its guidance in one call"
-    return (Fault("spec.parallelism.cfg", expected, str(degree)),)
 
 
 def _unqueueable(spec: EngineSpec) -> tuple[Fault, ...]:

@@ -10,7 +10,7 @@ from stage_api.outcome import ExitCode
 from stage_api.parallelism import ParallelismSpec
 from stage_api.topology import Topology, derive
 from stage_runtime.core.errors import RendezvousTimeout
-from stage_runtime.parallel.context import ParallelContext, group_of, join, serve_store
+from stage_runtime.parallel.context import group_of, join, serve_store
 from support.ranks import results
 
 
@@ -36,17 +36,13 @@ def _target(link: Path) -> str:
 @pytest.mark.parametrize("data", [1, 2])
 def test_a_rank_that_has_its_copy_for_itself_opens_no_connection(data: int) -> None:
     before = sockets()
-    context = join(topology(data=data), 0, ("127.0.0.1", 1), 1, 5.0)
-    assert (context.size, context.index, context.lockstep) == (1, 0, None)
-    assert context.agree(5) == 5
+    assert join(topology(data=data), 0, ("127.0.0.1", 1), 1, 5.0, data=("cfg",)) is None
     assert sockets() == before
-    context.close()
 
 
 def test_a_group_is_the_ranks_of_one_copy_of_the_model() -> None:
     both = topology(cfg=2, data=2)
     assert [group_of(both, rank) for rank in range(4)] == [(0, 1), (0, 1), (2, 3), (2, 3)]
-    assert ParallelContext.single(topology(data=2), 1).ranks == (1,)
 
 
 def test_a_rank_that_nobody_joins_says_who_is_missing() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from stage_runtime.core.control import Sleep, Wake
-from stage_runtime.core.errors import DeviceLost, InternalError, InvalidRequest, ModelError
+from stage_runtime.core.errors import DeviceLost, InternalError, InvalidRequest
 from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Progressed
 from stage_runtime.pipelines.families.digits.model import DigitsModel
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import Made
-from stage_runtime.runner.runner import RunnerOptions
 from stage_runtime.runner.step_runner import StepRunner
 from stage_runtime.sched.request import RequestScheduler
 from stage_runtime.worker.faults import FaultProbe
@@ -297,11 +297,6 @@ def test_weights_that_were_dropped_between_two_steps_are_read_again(lone: dict[s
     freed = stage.worker.control(Sleep(level=2))
     assert freed == stage.worker.control(Wake())
     assert np.array_equal(stage.outputs()["a"], lone["a"])
-
-
-def test_ranks_that_would_share_its_guidance_are_refused() -> None:
-    with pytest.raises(ModelError, match="ranks can't divide it"):
-        step_worker(options=RunnerOptions(parallel=object()))  # type: ignore[arg-type]
 
 
 def test_time_is_told_by_phase_and_adds_up() -> None:

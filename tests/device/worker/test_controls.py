@@ -65,7 +65,7 @@ def test_health_says_which_rank_where_and_how(stage: HubStage) -> None:
     health = one(stage, Health())
     assert (health.rank, health.pid, health.device) == (3, os.getpid(), "cpu")
     assert (health.asleep, health.paused) == (False, False)
-    weights = {p.data_ptr(): p.nbytes for p in stage.worker.runner._pipeline.transformer.parameters()}
+    weights = {p.data_ptr(): p.nbytes for p in stage.worker.runner._factory.pipeline.transformer.parameters()}
     assert health.allocated_bytes >= sum(weights.values())
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stage_runtime.assemble_rank import assemble_worker
 from stage_runtime.core.outcome import Computed
 from stage_runtime.core.wave import NewRequest, Wave
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import Made
-from stage_runtime.runner.runner import RunnerOptions
-from stage_runtime.worker.worker import Worker
 from support.hub_stage import ask
 from support.toy_pipeline import BASE, toy
 
@@ -17,7 +17,7 @@ from support.toy_pipeline import BASE, toy
 @pytest.mark.invariant("DIFF-RUNTIME-INV-001")
 def test_a_request_that_is_computed_is_not_run_again_while_its_neighbour_goes_on() -> None:
     made: list[Made] = []
-    worker = Worker(
+    worker = assemble_worker(
         lambda _device: toy(),
         lambda prompt, steps: {**BASE, "prompt": prompt, "num_inference_steps": steps},
         torch.device("cpu"),

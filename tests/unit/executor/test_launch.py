@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from stage_runtime.executor.launch import Launch, rank_environ
-from stage_runtime.worker.proc import _parse
+from stage_runtime.rank import _parse
 from stage_runtime.worker.threads import ENVIRONMENT
 
 NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77)

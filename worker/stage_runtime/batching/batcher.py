@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
+from stage_runtime.batching.grouping import ALONE, run_grouped
 from stage_runtime.batching.spec import BatchSpec, SharedTensors, Unmergeable
-from stage_runtime.core.error_codec import words_of
+from stage_runtime.scripts.hooks import CallHook, Run
 from stage_runtime.scripts.script import Call
-from stage_runtime.scripts.target import Answer
+from stage_runtime.scripts.target import Answer, OnAnswer
 from stage_runtime.scripts.tensor_tree import map_tensors
 
 log = logging.getLogger(__name__)
@@ -27,19 +28,6 @@ COPIED_NUMBERS: Final = 4096
 
 Method = tuple[str, str]
 """Component and method, e.g. ("vae", "decode")."""
-
-
-class CallHook(Protocol):
-    """Something that must hold while one request's call runs alone: its processors, its cache context."""
-
-    def needs_solo(self, call: Call) -> bool:
-        """True when `call` may not be merged with another request's."""
-
-    def around(self, call: Call, module: torch.nn.Module) -> AbstractContextManager[None]:
-        """Entered around a call that runs alone."""
-
-    def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request."""
 
 
 @dataclass(slots=True)
@@ -62,7 +50,11 @@ class CallCounts:
 
 @dataclass(slots=True)
 class Batcher:
-    """`on_fault(error)` is told of every exception a module raised; it raises when the device itself is lost."""
+    """`on_fault(error)` is told of every exception a module raised; it raises when the device itself is lost.
+
+    `any_failed(here)`: where several ranks make the same calls, whether a joint one failed on any of them. Called by
+    all of them after each joint call that they share. None: this rank has its model for itself.
+    """
 
     modules: Mapping[str, torch.nn.Module]
     specs: Mapping[Method, BatchSpec] = field(default_factory=dict)
@@ -71,6 +63,7 @@ class Batcher:
     made a normal one again. In what others answer with, tensors would stay such that pipelines can't edit them."""
     hooks: Sequence[CallHook] = ()
     on_fault: Callable[[Exception], None] = lambda error: None
+    any_failed: Callable[[bool], bool] | None = None
     counts: CallCounts = field(default_factory=CallCounts)
     _queue: list[Call] = field(default_factory=list)
     _shared: SharedTensors = field(default_factory=SharedTensors)
@@ -82,84 +75,92 @@ class Batcher:
     def poll(self, timeout_s: float | None = None) -> list[Answer]:
         """Run all that was submitted."""
         calls, self._queue = self._queue, []
-        if len(calls) == 1:
-            return [self._alone(calls[0])]
-        answers: list[Answer] = []
-        for spec, members in self._grouped(calls):
-            answers += (
-                self._together(spec, members)
-                if spec is not None and len(members) > 1
-                else map(self._alone, members)
-            )
-        return answers
+        if not calls:
+            return []
+        return [
+            Answer(call, error=found) if isinstance(found, Exception) else Answer(call, found)
+            for call, found in zip(calls, run_grouped(calls, self), strict=True)
+        ]
+
+    def wake_by(self, wake: OnAnswer) -> None:
+        """It answers within `poll`: there is nobody to wake."""
 
     def forget(self, request_id: str) -> None:
         """Drop what hooks keep for a request."""
+        self._queue = [call for call in self._queue if call.script.request_id != request_id]
         for hook in self.hooks:
             hook.forget(request_id)
 
-    def _grouped(self, calls: Sequence[Call]) -> list[tuple[BatchSpec | None, list[Call]]]:
-        """Calls with equal keys, in the order in which each group's first call came: by order, never by clock."""
-        groups: dict[Hashable, tuple[BatchSpec | None, list[Call]]] = {}
-        for call in calls:
-            spec = self.specs.get((call.component, call.method))
-            key: Hashable = id(call)
-            if (
-                spec is not None
-                and call.guider is None
-                and not any(hook.needs_solo(call) for hook in self.hooks)
-            ):
-                try:
-                    key = (
-                        call.component,
-                        call.method,
-                        spec.key(spec.bind(call.args, call.kwargs), self._shared),
-                    )
-                except Unmergeable as why:
-                    log.debug("call runs alone", extra={"component": call.component, "why": str(why)})
-            groups.setdefault(key, (spec, []))[1].append(call)
-        return list(groups.values())
+    # How its groups run
 
-    def _together(self, spec: BatchSpec, members: list[Call]) -> list[Answer]:
-        """One merged call. If it fails, each member runs alone: one request's fault never fails its neighbours."""
-        bound = [spec.bind(call.args, call.kwargs) for call in members]
-        first = members[0]
+    def key(self, call: Call) -> Hashable:
+        """What must be equal for two calls to be merged."""
+        spec = self.specs.get((call.component, call.method))
+        if spec is None or call.guider is not None or any(hook.needs_solo(call) for hook in self.hooks):
+            return ALONE
         try:
-            rows = [spec.rows(arguments) for arguments in bound]
-            merged, padded = spec.merge(bound, rows)
-            result = self._run(first, len(members), (), merged)
-            parts = spec.split(result, rows, bound, padded)
-        except Exception as error:  # noqa: BLE001 - whatever a module raises, its neighbours go on
-            self.on_fault(error)
-            log.warning(
-                "merged call failed; its members run alone",
-                extra={"component": first.component, "why": words_of(error)[:200]},
-            )
-            return [self._alone(call) for call in members]
-        return [Answer(call, part) for call, part in zip(members, parts, strict=True)]
+            fits = spec.key(spec.bind(call.args, call.kwargs), self._shared)
+        except Unmergeable as why:
+            log.debug("call runs alone", extra={"component": call.component, "why": str(why)})
+            return ALONE
+        return call.component, call.method, fits, *[hook.key(call) for hook in self.hooks]
 
-    def _alone(self, call: Call) -> Answer:
-        module = self.modules[call.component]
-        try:
-            with _all_around(self.hooks, call, module):
-                return Answer(call, self._run(call, 1, call.args, call.kwargs))
-        except Exception as error:  # noqa: BLE001 - raised again inside the request
-            self.on_fault(error)
-            return Answer(call, error=error)
+    def together(self, calls: Sequence[Call]) -> Sequence[Any]:
+        """One merged call."""
+        first = calls[0]
+        spec = self.specs[first.component, first.method]
+        bound = [spec.bind(call.args, call.kwargs) for call in calls]
+        rows = [spec.rows(arguments) for arguments in bound]
+        merged, padded = spec.merge(bound, rows)
+        run = Run(self.modules[first.component], first.method, tuple(calls), tuple(rows))
+        with self._all_around(run):
+            result = self._call(run, (), merged)
+        return spec.split(result, rows, bound, padded)
 
-    def _run(self, call: Call, members: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        module = self.modules[call.component]
+    def alone(self, call: Call) -> Any:
+        """The call as its pipeline made it."""
+        run = Run(self.modules[call.component], call.method, (call,))
+        if not self.hooks and call.guider is None:
+            return self._call(run, call.args, call.kwargs)
+        with self._all_around(run):
+            return self._call(run, call.args, call.kwargs)
+
+    def failed(self, calls: Sequence[Call], error: Exception) -> None:
+        """Ask whether the device is lost."""
+        self.on_fault(error)
+
+    def agreed(self, calls: Sequence[Call], failed: bool) -> bool:
+        """By agreement, where other ranks make the same calls."""
+        if self.any_failed is None or not calls[0].shared:
+            return failed
+        return self.any_failed(failed)
+
+    def _call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        component = run.calls[0].component
         began = time.perf_counter()
         try:
-            run = module if call.method == "forward" else getattr(module, call.method)
-            if (call.component, call.method) not in self.plain:
-                return run(*args, **kwargs)
+            function = run.module if run.method == "forward" else getattr(run.module, run.method)
+            if (component, run.method) not in self.plain:
+                return function(*args, **kwargs)
             # The same bits as under no_grad, without its bookkeeping: 15 % of a small forward.
             with torch.inference_mode():
-                result = run(*args, **kwargs)
+                result = function(*args, **kwargs)
             return map_tensors(result, _as_normal)
         finally:
-            self.counts.note(f"{call.component}.{call.method}", members, time.perf_counter() - began)
+            self.counts.note(f"{component}.{run.method}", len(run.calls), time.perf_counter() - began)
+
+    def _all_around(self, run: Run) -> AbstractContextManager[Any]:
+        """All hooks around one run, and the guider's own hooks on the module if its call has one."""
+        guider = run.calls[0].guider
+        if not self.hooks and guider is None:
+            return nullcontext()
+        stack = ExitStack()
+        for hook in self.hooks:
+            stack.enter_context(hook.around(run))
+        if guider is not None:
+            type(guider).prepare_models(guider, run.module)
+            stack.callback(type(guider).cleanup_models, guider, run.module)
+        return stack
 
 
 def _as_normal(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,18 +174,3 @@ def _as_normal(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
     normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _all_around(
-    hooks: Sequence[CallHook], call: Call, module: torch.nn.Module
-) -> AbstractContextManager[Any]:
-    """All hooks around one call, and the guider's own hooks on the module if it has one."""
-    if not hooks and call.guider is None:
-        return nullcontext()
-    stack = ExitStack()
-    for hook in hooks:
-        stack.enter_context(hook.around(call, module))
-    if call.guider is not None:
-        type(call.guider).prepare_models(call.guider, module)
-        stack.callback(type(call.guider).cleanup_models, call.guider, module)
-    return stack

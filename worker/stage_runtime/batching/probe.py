@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from stage_runtime.core.capability import ComponentCapability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
+from stage_runtime.scripts.hooks import CallHook, Run
 from stage_runtime.scripts.isolation import CacheContexts, ProcessorOverlay
 from stage_runtime.scripts.script import Call, Script, components, open_script
 from stage_runtime.scripts.tensor_tree import Path, clone, is_plain, relative_error, tensors
@@ -98,17 +100,32 @@ class Loaded:
     modules: Mapping[str, torch.nn.Module]
     overlay: ProcessorOverlay
     contexts: CacheContexts
+    hooks: Sequence[CallHook] = ()
+    """Of features: the probe's own calls run inside them, so that the model is probed as it is served."""
 
     @classmethod
-    def of(cls, pipeline: Any) -> Loaded:
+    def of(cls, pipeline: Any, hooks: Sequence[CallHook] = ()) -> Loaded:
         """Take the pipeline as it is now for its clean state."""
         modules = components(pipeline)
-        return cls(pipeline, modules, ProcessorOverlay(modules), CacheContexts.among(modules))
+        return cls(pipeline, modules, ProcessorOverlay(modules), CacheContexts.among(modules), hooks)
 
     @property
     def name(self) -> str:
         """The pipeline's class."""
         return type(self.pipeline).__name__
+
+    def around(self, call: Call) -> AbstractContextManager[object]:
+        """What must hold while this call of a probe runs."""
+        run = Run(self.modules[call.component], call.method, (call,))
+        stack = ExitStack()
+        for hook in (self.contexts, *self.hooks):
+            stack.enter_context(hook.around(run))
+        return stack
+
+    def forget(self, request_id: str) -> None:
+        """Drop what the probe's calls left."""
+        for hook in (self.contexts, *self.hooks):
+            hook.forget(request_id)
 
 
 def probe(loaded: Loaded, ask: Ask) -> Findings:
@@ -147,7 +164,7 @@ def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
     script.release()
     tape.disturbed = tape.disturbed or loaded.overlay.disturbed
     loaded.overlay.restore()
-    loaded.contexts.forget("probe")
+    loaded.forget("probe")
     if error is not None and out_of_memory(error):
         raise error
     if error is not None:
@@ -163,7 +180,7 @@ def _answer(script: Script, call: Call, loaded: Loaded, tape: Tape) -> None:
     versions = [tensor._version for _, tensor in tensors(arguments)]
     tape.disturbed = tape.disturbed or loaded.overlay.disturbed
     try:
-        with loaded.contexts.around(call, module):
+        with loaded.around(call):
             result = run(module, call.method, arguments)
     except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
         script.throw(error)

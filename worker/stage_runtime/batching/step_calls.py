@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from stage_runtime.batching.batcher import CallCounts
-from stage_runtime.core.error_codec import words_of
+from stage_runtime.batching.grouping import ALONE, run_grouped
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
 from stage_runtime.scripts.noise import generator_of
-
-log = logging.getLogger(__name__)
 
 PREPARE: Final = "model.prepare_encode"
 DENOISE: Final = "model.denoise_step"
@@ -71,39 +68,37 @@ class StepCalls:
         key: Callable[[A], Hashable],
         run: Callable[[Sequence[A]], Sequence[B]],
     ) -> list[B | Exception]:
-        """`run` for each group of equal keys, in the order in which each group's first item stands."""
-        answers: list[B | Exception] = [ModelError("not run")] * len(items)
-        groups: dict[Hashable, list[int]] = {}
-        for place, item in enumerate(items):
-            alone = not self.merge or len(items) == 1
-            try:
-                groups.setdefault((place,) if alone else key(item), []).append(place)
-            except Exception as error:  # noqa: BLE001 - it fails that request, and no other
-                self.on_fault(error)
-                answers[place] = error
-        for places in groups.values():
-            group = [items[place] for place in places]
-            for place, answer in zip(places, self._together(name, group, run), strict=True):
-                answers[place] = answer
-        return answers
+        return run_grouped(items, _Method(self, name, key, run)) if items else []
 
-    def _together(
-        self, name: str, group: Sequence[A], run: Callable[[Sequence[A]], Sequence[B]]
-    ) -> Sequence[B | Exception]:
+
+@dataclass(frozen=True, slots=True)
+class _Method(Generic[A, B]):
+    """One of the methods, as a kind of work whose items can be grouped."""
+
+    calls: StepCalls
+    name: str
+    key_of: Callable[[A], Hashable]
+    run: Callable[[Sequence[A]], Sequence[B]]
+
+    def key(self, item: A) -> Hashable:
+        return self.key_of(item) if self.calls.merge else ALONE
+
+    def together(self, items: Sequence[A]) -> Sequence[B]:
         began_s = time.perf_counter()
         try:
-            answers = run(group)
-            if len(answers) != len(group):
-                raise ModelError(f"{name} gave {len(answers)} answers for {len(group)} requests")
-        except Exception as error:  # noqa: BLE001 - whatever a model raises, its neighbours go on
-            self.on_fault(error)
-            if len(group) == 1:
-                return [error]
-            log.warning(
-                "a joint call failed; its members run alone",
-                extra={"component": name, "why": words_of(error)[:200]},
-            )
-            return [answer for one in group for answer in self._together(name, [one], run)]
+            answers = self.run(items)
         finally:
-            self.counts.note(name, len(group), time.perf_counter() - began_s)
+            self.calls.counts.note(self.name, len(items), time.perf_counter() - began_s)
+        if len(answers) != len(items):
+            raise ModelError(f"{self.name} gave {len(answers)} answers for {len(items)} requests")
         return answers
+
+    def alone(self, item: A) -> B:
+        (answer,) = self.together([item])
+        return answer
+
+    def failed(self, items: Sequence[A], error: Exception) -> None:
+        self.calls.on_fault(error)
+
+    def agreed(self, items: Sequence[A], failed: bool) -> bool:
+        return failed

@@ -37,7 +37,7 @@ class Launch(Struct, frozen=True, kw_only=True):
         """
         return [
             sys.executable,
-            *("-m", "stage_runtime.worker.proc"),
+            *("-m", "stage_runtime.rank"),
             *("--rank", str(rank)),
             *("--engine", self.engine),
             *("--epoch", str(self.epoch)),

@@ -37,8 +37,8 @@ def default_kind(ranks: int) -> str:
 
 
 def _uni(config: StageConfig, model: ResolvedModel) -> Executor:
+    from stage_runtime.assemble_rank import build_worker
     from stage_runtime.executor.uni import UniExecutor
-    from stage_runtime.worker.entry import build_worker
 
     return UniExecutor(lambda: build_worker(config, model))
 

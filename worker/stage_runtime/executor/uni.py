@@ -1,6 +1,7 @@
 """One worker in the engine's own process: no sockets, no copies, no torch.distributed (PARALLEL-INV-004).
 
-A poll advances the wave by one tick. A hang can't be interrupted from inside; the engine's progress shows it. A
+A poll advances the wave by one tick; where nothing can move before an answer comes from elsewhere, it sleeps until that
+is there. A hang can't be interrupted from inside; the engine's progress shows it. A
 poisoned accelerator fails the executor for good: fail closed.
 """
 
@@ -29,6 +30,7 @@ class UniExecutor:
         self._death: EngineDeadError | None = None
         self._wakes: SimpleQueue[None] = SimpleQueue()
         """NB: `put` of this queue alone may be called inside the garbage collector."""
+        self._worker.wake_by(self.wake)
 
     @property
     def capability(self) -> Capability:
@@ -41,11 +43,14 @@ class UniExecutor:
             self._alive().submit(wave)
 
     def poll(self, deadline_s: float | None) -> Sequence[ExecutorOutcome]:
-        """One tick; while paused, a wait for `wake` or `deadline_s`. A tick itself keeps no deadline."""
+        """One tick; while paused, or while nothing can move, a wait for `wake` or `deadline_s`.
+
+        A tick itself keeps no deadline.
+        """
         with self._failing_closed():
             worker = self._alive()
-            if not worker.paused:
-                return worker.tick()
+            if not worker.paused and ((outcomes := worker.tick()) or not worker.waits):
+                return outcomes
         self._wait(deadline_s)
         return []
 

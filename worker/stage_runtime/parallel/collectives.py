@@ -1,20 +1,21 @@
 """Collective calls of one group: counted, with a deadline, and with errors that say what became of a peer.
 
-There is one collective on the CPU, a gather of equal bytes from all to all, and its like on the device. With a single
-kind of call, ranks that went apart still meet in it, and what they brought tells that they did.
+There is one collective, a gather of equal bytes from all to all. With a single kind of call, ranks that went apart
+still meet in it, and what they brought tells that they did.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 
-_TIMED_OUT = ("timed out", "timeout")
+CPU: Final = torch.device("cpu")
+_TIMED_OUT: Final = ("timed out", "timeout")
 
 
 class Collectives:
@@ -29,13 +30,12 @@ class Collectives:
         ranks: tuple[int, ...],
         index: int,
         *,
-        on_device: tuple[Any, torch.device] | None = None,
+        device: torch.device = CPU,
         timeout_s: float,
     ) -> None:
+        """`device`: where the tensors that are exchanged lie."""
         self._group = group
-        self._on_device: Any = on_device[0] if on_device else None
-        self.device = on_device[1] if on_device else None
-        """The accelerator that answers lie on, when there is a group for it."""
+        self.device = device
         self.ranks, self.index, self.timeout_s = ranks, index, timeout_s
         self.count = 0
         self.seconds = 0.0
@@ -55,31 +55,29 @@ class Collectives:
         """What each rank brought.
 
         Produced: by each rank, (n,) uint8, contiguous, n the same on all. Consumed: by every rank, (size, n) uint8, in
-        the order of the group. On the accelerator where `mine` is there, which must then be so on all ranks.
+        the order of the group. Both on the group's device.
 
         Raises: EngineDeadError when a peer is gone, EngineHung when it does not come.
         """
-        group = self._group if mine.is_cpu else self._on_device
-        if group is None:
+        if mine.device.type != self.device.type:
             raise InternalError(
-                f"rank {self.rank} has a tensor on {mine.device}, and its group no transport there"
+                f"rank {self.rank} has a tensor on {mine.device}, and its group is of {self.device}"
             )
         everything = torch.empty((self.size, mine.numel()), dtype=torch.uint8, device=mine.device)
         began = time.perf_counter()
         self.count += 1
         try:
-            group._allgather_base(everything.view(-1), mine).wait()
+            self._group._allgather_base(everything.view(-1), mine).wait()
         except RuntimeError as error:
             self._fail(error)
         self.seconds += time.perf_counter() - began
         return everything
 
     def close(self) -> None:
-        """Let go of the transports; what still waits in them fails."""
-        for group in (self._on_device, self._group):
-            if group is not None and hasattr(group, "abort"):
-                group.abort()
-        self._group = self._on_device = None
+        """Let go of the transport; what still waits in it fails."""
+        group, self._group = self._group, None
+        if group is not None and hasattr(group, "abort"):
+            group.abort()
 
     def _fail(self, error: RuntimeError) -> NoReturn:
         others = [rank for rank in self.ranks if rank != self.rank]

@@ -97,11 +97,14 @@ def restored(template: Any, leaves: Leaves) -> Any:
 def gathered(
     collectives: Collectives, payload: Sequence[torch.Tensor], leaves: Sequence[Sequence[Leaf]]
 ) -> list[torch.Tensor]:
-    """Each rank's payload, gathered on the device; `leaves`: those of each rank, from which the sizes follow.
+    """Each rank's payload, gathered on the group's device; `leaves`: those of each rank, from which the sizes follow.
 
-    Produced and consumed: (longest payload,) uint8 on the accelerator, tensors at multiples of ALIGNMENT bytes.
+    Produced and consumed: (longest payload,) uint8, tensors at multiples of ALIGNMENT bytes. Nothing is gathered where
+    no rank has a tensor.
     """
     sizes = [sum(_padded(_size(leaf)) for leaf in each if len(leaf) > 1) for each in leaves]
+    if not any(sizes):
+        return [torch.empty(0, dtype=torch.uint8, device=collectives.device) for _ in sizes]
     mine = torch.zeros(max(sizes), dtype=torch.uint8, device=collectives.device)
     for tensor, at in zip(payload, offsets([t.numel() * t.element_size() for t in payload]), strict=False):
         flat = tensor.reshape(-1).view(torch.uint8)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, InternalError
 from stage_runtime.parallel.collectives import Collectives
 
@@ -28,6 +29,15 @@ ALIGNMENT: Final = 64
 
 _LENGTH: Final = struct.Struct("=q")
 ROOM: Final = FRAME - _LENGTH.size
+
+
+MOST_ERROR: Final = 300
+"""Characters of an error in a frame."""
+
+
+def in_words(error: Exception) -> str:
+    """Kind and message of an error, cut to fit a frame."""
+    return words_of(error)[:MOST_ERROR]
 
 
 class Frame(NamedTuple):
@@ -67,6 +77,14 @@ class Lockstep:
                     self._die(index, f"request {name} failed on rank {{rank}} alone: {error}")
         if any(frame.facts != frames[0].facts and _names(frame) != _names(frames[0]) for frame in frames):
             self._die(None, "the ranks ended different requests in one tick")
+
+    def all_say(self, verdict: bool) -> bool:
+        """True when every rank says so."""
+        return all(frame.facts for frame in self.exchange("verdict", verdict))
+
+    def any_failed(self, failed: bool) -> bool:
+        """True when any rank says so; asked after each joint call that all of them make."""
+        return any(frame.facts for frame in self.exchange("joint call", failed))
 
     def exchange(self, intent: str, facts: Any, payload: Sequence[torch.Tensor] = ()) -> list[Frame]:
         """What every rank brought, in the order of the group. `payload`: CPU tensors of any dtype, contiguous.

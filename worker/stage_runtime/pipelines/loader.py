@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.devices.kinds import compute_device
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
 from stage_runtime.pipelines.model_size import check_size
-from stage_runtime.pipelines.parts import Part, described_parts
+from stage_runtime.pipelines.parts import Part, ReadPart, described_parts
 from stage_runtime.pipelines.step_loader import load_step_model
 from stage_runtime.pipelines.weight_files import read_weights
 
@@ -35,8 +35,16 @@ NAMED_KEYS: Final = 3
 """Weights that a message names before it only counts."""
 
 
-def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> Any:
+def load(
+    model: ResolvedModel,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    reading: Callable[[ReadPart], ReadPart] = lambda read: read,
+) -> Any:
     """The pipeline or step model, in evaluation mode, with its weights in `dtype` on `device`.
+
+    `reading`: what reads each model of a pipeline, from what reads it whole. A step model reads its own.
 
     Weights on the CPU lie in memory of their own: mapped files are not aligned to 64 bytes, and CPU kernels give other
     last bits for them. Modules that their class keeps in float32 stay so.
@@ -57,7 +65,8 @@ def load(model: ResolvedModel, *, dtype: torch.dtype, device: torch.device) -> A
     with _quiet():
         described = described_parts(model, pipeline_class)
         variants = {part.name: _checked_variant(part) for part in described if part.stem}
-        parts = {part.name: load_part(part, dtype, variants[part.name]) for part in described if part.stem}
+        read = reading(lambda part: load_part(part, dtype, variants[part.name]))
+        parts = {part.name: read(part) for part in described if part.stem}
         absent = dict.fromkeys(model.absent_components)
         try:
             pipeline = pipeline_class.from_pretrained(

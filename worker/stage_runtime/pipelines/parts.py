@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,10 @@ class Part:
     kind: Any
     stem: str
     config: Mapping[str, Any]
+
+
+ReadPart = Callable[[Part], Any]
+"""Builds a part and reads its weights; gives the module. Raises: ModelError that names it."""
 
 
 def described_parts(model: ResolvedModel, pipeline_class: Any) -> list[Part]:

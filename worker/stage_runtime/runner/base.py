@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import ExecutorOutcome, Output
 from stage_runtime.core.request import Request
+from stage_runtime.runner.output import PIXELS, Deliver, OutputFormat
+from stage_runtime.scripts.target import OnAnswer
+
+Ask = Callable[[str | None, int], dict[str, Any]]
+"""(prompt, steps) → the arguments of a small request, for what is tried at load; without a prompt, of one that the
+model surely can draw."""
+
+OnFault = Callable[[Exception], None]
+"""Told of every exception that the model raised; raises DeviceLost when the device itself is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """How a runner works."""
+
+    merge: bool = True
+    """False: every call runs alone, so that a picture never depends on its neighbours, to the last bit."""
+    output: OutputFormat = PIXELS
+    deliver: Deliver | None = None
+    """Who takes what was made, unconverted; the outcome is `Computed` then. None: the runner converts it itself."""
 
 
 class ModelRunner(Protocol):
@@ -22,6 +43,13 @@ class ModelRunner(Protocol):
     @property
     def counts(self) -> CallCounts:
         """Calls of the model since the start."""
+
+    @property
+    def waits(self) -> bool:
+        """True when the last tick left a request where it was, since its call is answered from elsewhere, and late."""
+
+    def wake_by(self, wake: OnAnswer) -> None:
+        """Have `wake` called, from any thread, when such an answer is there. It takes no lock."""
 
     def add(self, request: Request) -> None:
         """Take a request in; it starts with the first tick that names it."""
@@ -46,3 +74,17 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """End everything and let go of the model."""
+
+
+class RunnerClass(Protocol):
+    """What a runner class that a stage brings is called with, unless it is a kind of `Runner`."""
+
+    def __call__(
+        self,
+        model: Any,
+        ask: Ask,
+        *,
+        on_fault: OnFault,
+        sample_rate: int | None,
+        options: RunnerOptions,
+    ) -> ModelRunner: ...

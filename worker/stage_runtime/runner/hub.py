@@ -1,7 +1,8 @@
 """The rendezvous: collects the pending calls of all requests, has targets answer them, resumes each with its rows.
 
 One code path for one request and for many, and for both modes. Calls are taken in a fixed order, never by the clock,
-so that ranks that run the same wave make the same calls.
+so that ranks that run the same wave make the same calls. Nobody is waited for in particular: a call may stay
+unanswered over any number of ticks, and whoever is answered goes on.
 
 NB: grad mode belongs to the thread, and pipelines switch it off and back on while they are interleaved. So the hub
 holds `no_grad` around all that it runs, the end of a script too; nested ones are then harmless, and none leaks out.
@@ -46,6 +47,8 @@ class Hub:
     overlay: ProcessorOverlay | None = None
     """Set for a pipeline that puts attention processors on the shared model."""
     scripts: dict[str, Script] = field(default_factory=dict)
+    _asked: dict[str, Call] = field(default_factory=dict)
+    """Calls that the target has and has not answered yet, by request: a script waits for one at a time."""
 
     def add(self, script: Script) -> None:
         """Take a script; it starts with the first tick that names it."""
@@ -58,6 +61,7 @@ class Hub:
         """End a script wherever it is and drop all that is kept for it. An unknown id is no error."""
         script = self.scripts.pop(request_id, None)
         if script is not None:
+            self._asked.pop(request_id, None)
             with self._as(script):
                 script.abort()
             script.release()
@@ -73,32 +77,68 @@ class Hub:
         return PREPARE if script.steps == 0 else DECODE
 
     @torch.no_grad()
-    def tick(self, request_ids: Iterable[str]) -> None:
-        """Advance each request by one denoise step: newcomers prepare before it, finishers decode after it."""
-        movers = [self.scripts[request_id] for request_id in request_ids]
+    def tick(self, request_ids: Iterable[str]) -> bool:
+        """Advance each request by one denoise step: newcomers prepare before it, finishers decode after it.
+
+        Returns True when each has stepped or ended; False when those that are left wait for answers that are not
+        there yet. They go on with the next tick.
+        """
+        movers = self._started(request_ids)
         before = {script.request_id: max(script.steps, script.replays) for script in movers}
-        for script in movers:
-            if not script.started:
-                with self._as(script):
-                    script.start()
         while movers := [s for s in movers if not s.done and not self._has_stepped(s, before[s.request_id])]:
-            self._serve(movers)
+            if not self._advance(movers):
+                return False
+        return True
 
     @torch.no_grad()
-    def run(self, request_ids: Iterable[str]) -> None:
-        """Run these to their end; those that are ready early wait, so that all decode together."""
-        movers = [self.scripts[request_id] for request_id in request_ids]
-        for script in movers:
-            if not script.started:
-                with self._as(script):
-                    script.start()
+    def play(self, request_ids: Iterable[str]) -> bool:
+        """Take these towards their end; those that are ready early wait, so that all decode together.
+
+        Returns True when all have ended; False when those that are left wait for answers that are not there yet.
+        """
+        movers = self._started(request_ids)
         while movers := [script for script in movers if not script.done]:
-            self._serve(movers)
+            if not self._advance(movers):
+                return False
+        return True
+
+    @torch.no_grad()
+    def run(self, request_ids: Collection[str]) -> None:
+        """As `play`, to the end, waiting for every answer; whoever serves the calls ends the wait."""
+        while not self.play(request_ids):
+            self.await_answer()
 
     @torch.no_grad()
     def serve(self, scripts: Sequence[Script]) -> None:
-        """Answer the pending calls of those scripts that are earliest in the order of phases."""
-        self._serve(scripts)
+        """Have the pending calls answered of those scripts that are earliest in the order of phases."""
+        self._advance(scripts)
+        while any(script.request_id in self._asked for script in scripts):
+            self.await_answer()
+
+    @torch.no_grad()
+    def await_answer(self) -> None:
+        """Wait until a target has something to say. For whoever has nothing else to do, and no other to serve."""
+        self._collect(None)
+
+    def asks(self, script: Script) -> bool:
+        """True while the script waits for a target that has its call."""
+        return script.request_id in self._asked
+
+    def _started(self, request_ids: Iterable[str]) -> list[Script]:
+        scripts = [self.scripts[request_id] for request_id in request_ids]
+        for script in scripts:
+            if not script.started:
+                with self._as(script):
+                    script.start()
+        return scripts
+
+    def _advance(self, scripts: Sequence[Script]) -> bool:
+        """One move of those that can: served, or answered. False when all of them wait, and nothing came."""
+        asked = self._asked
+        ready = [script for script in scripts if script.request_id not in asked] if asked else scripts
+        if ready:
+            self._serve(ready)
+        return (self._collect(0.0) if asked else False) or bool(ready)
 
     def _serve(self, scripts: Sequence[Script]) -> None:
         first, chosen = self._earliest(scripts)
@@ -108,14 +148,11 @@ class Hub:
                 script.denoised_s = now_s
                 with self._as(script):
                     script.resume()
-        else:
-            if first == DENOISE:
-                for script in chosen:
-                    script.prepared_s = script.prepared_s or now_s
-            self._answer([script.pending for script in chosen if isinstance(script.pending, Call)])
-            if first == DENOISE and not self.counts_steps:
-                for script in chosen:
-                    script.steps += 1
+            return
+        if first == DENOISE:
+            for script in chosen:
+                script.prepared_s = script.prepared_s or now_s
+        self._ask([script.pending for script in chosen if isinstance(script.pending, Call)])
 
     def _earliest(self, scripts: Sequence[Script]) -> tuple[int, Sequence[Script]]:
         """The first phase that any of them waits in, and those that do."""
@@ -125,30 +162,40 @@ class Hub:
         first = min(phases)
         return first, [script for script, phase in zip(scripts, phases, strict=True) if phase == first]
 
-    def _answer(self, calls: Sequence[Call]) -> None:
+    def _ask(self, calls: Sequence[Call]) -> None:
         real = []
         for call in calls:
             watcher = call.script.watcher
             replayed = watcher.replayed(call) if watcher is not None else None
             if replayed is None:
+                self._asked[call.script.request_id] = call
                 real.append(call)
             else:
                 self._resume(call, replayed[0])
-        missing = len(real)
-        if missing:
+        if real:
             self.target.submit(real)
-        while missing:
-            for call, value, error in self.target.poll():
-                missing -= 1
-                if error is not None:
-                    with self._as(call.script):
-                        call.script.throw(error)
-                    continue
-                if call.script.watcher is not None:
-                    call.script.watcher.called(call, value)
-                self._resume(call, value)
+
+    def _collect(self, timeout_s: float | None) -> bool:
+        """Hand out the answers that are there; whether there were any."""
+        came = False
+        for call, value, error in self.target.poll(timeout_s):
+            came = True
+            script = call.script
+            if self._asked.get(script.request_id) is not call:
+                continue  # its script was ended while it waited
+            del self._asked[script.request_id]
+            if error is not None:
+                with self._as(script):
+                    script.throw(error)
+                continue
+            if script.watcher is not None:
+                script.watcher.called(call, value)
+            self._resume(call, value)
+        return came
 
     def _resume(self, call: Call, value: object) -> None:
+        if not self.counts_steps and call.component in self.denoisers and call.method == "forward":
+            call.script.steps += 1
         with self._as(call.script):
             call.script.resume(value)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -15,10 +15,10 @@ import torch
 
 from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.batching.step_calls import METHODS, StepCalls
-from stage_runtime.batching.step_probe import probe
+from stage_runtime.batching.step_probe import Findings
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.error_codec import words_of
-from stage_runtime.core.errors import InternalError, InvalidRequest, ModelError, OutOfMemory
+from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
 from stage_runtime.core.memory import NO_MEMORY, out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
@@ -30,10 +30,11 @@ from stage_runtime.core.outcome import (
     Progressed,
     failed,
 )
-from stage_runtime.core.request import BatchKey, Request, Value
-from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
+from stage_runtime.core.request import Request
+from stage_runtime.pipelines.step_model import StepResult, StepState
+from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import PIXELS, TENSORS, Made, modality_of
-from stage_runtime.runner.runner import RunnerOptions
+from stage_runtime.scripts.target import OnAnswer
 
 log = logging.getLogger(__name__)
 
@@ -71,46 +72,22 @@ class _Member:
 
 
 class StepRunner:
-    """Runs requests on a loaded step model; a `ModelRunner`.
-
-    `ask(None, steps)` gives the arguments of a small request, for the check at load. `on_fault(error)` is told of
-    every exception that the model raised, and raises DeviceLost when the device itself is gone.
-
-    Raises: ModelError when the model can't be run, or breaks the protocol.
-    """
+    """Runs requests on a loaded step model; a `ModelRunner`. `found`: what the probe found of the model."""
 
     def __init__(
         self,
-        model: StepModel[Any],
-        ask: Callable[[str | None, int], dict[str, Value]],
+        calls: StepCalls,
+        found: Findings,
         *,
-        on_fault: Callable[[Exception], None] = lambda error: None,
         sample_rate: int | None = None,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
     ) -> None:
-        if options.parallel is not None:
-            raise ModelError(
-                f"{type(model).__name__} computes its guidance in one call; ranks can't divide it"
-            )
+        self._calls = calls
         self._sample_rate, self._deliver = sample_rate, options.deliver
         self._output = TENSORS if options.output is PIXELS else options.output
         self._members: dict[str, _Member] = {}
-
-        def small(seed: int, steps: int) -> Request:
-            return Request(
-                request_id="probe",
-                arguments=ask(None, steps),
-                key=BatchKey(()),
-                seed=seed,
-                steps=steps,
-                pixels=1,
-            )
-
-        found = probe(model, small)
-        merges = options.merge and not found.reason
-        self._calls = StepCalls(model, merges, on_fault)
         self.capability = Capability(
-            pipeline=type(model).__name__,
+            pipeline=type(calls.model).__name__,
             modality=modality_of(found.result),
             components=tuple(
                 ComponentCapability(name=name, merges=not found.reason, reason=found.reason)
@@ -125,6 +102,14 @@ class StepRunner:
     def counts(self) -> CallCounts:
         """Calls of the model's methods since the start."""
         return self._calls.counts
+
+    @property
+    def waits(self) -> bool:
+        """Never: its calls are answered at once."""
+        return False
+
+    def wake_by(self, wake: OnAnswer) -> None:
+        """There is nothing to be woken for."""
 
     def add(self, request: Request, start: StepState | None = None) -> None:
         """Take a request in; it starts with the first tick that names it, and goes on from `start` if given."""

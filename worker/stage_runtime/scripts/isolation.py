@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from diffusers.hooks.hooks import StateManager
 
+from stage_runtime.scripts.hooks import Run
 from stage_runtime.scripts.script import Call
 
 
@@ -58,10 +59,14 @@ class ProcessorOverlay:
         """True for a request that has processors of its own."""
         return call.script.request_id in self._own
 
+    def key(self, call: Call) -> Hashable:
+        """Nothing: who has processors of its own runs alone."""
+        return None
+
     @contextmanager
-    def around(self, call: Call, _module: torch.nn.Module) -> Iterator[None]:
+    def around(self, run: Run) -> Iterator[None]:
         """The request's processors are on the modules while its call runs."""
-        own = self._own.get(call.script.request_id)
+        own = self._own.get(run.calls[0].script.request_id)
         if own is None:
             yield
             return
@@ -103,9 +108,14 @@ class CacheContexts:
         """True for each call of a component with a step cache."""
         return call.component in self.modules
 
+    def key(self, call: Call) -> Hashable:
+        """Nothing: calls of such a component run alone."""
+        return None
+
     @contextmanager
-    def around(self, call: Call, module: torch.nn.Module) -> Iterator[None]:
+    def around(self, run: Run) -> Iterator[None]:
         """The call runs in its request's own context."""
+        call, module = run.calls[0], run.module
         if call.component not in self.modules or call.context is None:
             yield
             return

@@ -35,7 +35,7 @@ class ScriptAbort(BaseException):
 class Call:
     """A component call that a script waits for. `context` is the cache context it was made in."""
 
-    __slots__ = ("args", "component", "context", "guider", "kwargs", "method", "script")
+    __slots__ = ("args", "component", "context", "guider", "kwargs", "method", "script", "shared")
 
     def __init__(
         self, script: Script, component: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -50,6 +50,8 @@ class Call:
         self.context: tuple[str, dict[str, Any]] | None = None
         self.guider: Any = None
         """A guider that must hook the module while this call runs, alone."""
+        self.shared = True
+        """Made by every rank that has a part of the model, at the same place; False: by this one for itself."""
 
 
 class Together(Call):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from stage_api.spec import ExtensionsSpec
 from stage_runtime.core.import_path import Place, has_all, resolve
 from stage_runtime.worker.extension import lacks
-from stage_runtime.worker.worker import TAKEN, WorkerParts
+from stage_runtime.worker.worker import TAKEN
 
 RUNNER_MEMBERS: Final = (
     "add",
@@ -19,8 +21,20 @@ RUNNER_MEMBERS: Final = (
     "outstanding",
     "stop_early",
     "tick",
+    "waits",
+    "wake_by",
 )
 """What a worker uses of a runner, beside `capability`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """Classes that a stage may bring: its runner, and methods to add to the worker."""
+
+    runner: Callable[..., Any] | None = None
+    """None: the runtime's own."""
+    extension: type | None = None
+    """Its public methods can be invoked."""
 
 
 def parts_of(extensions: ExtensionsSpec) -> WorkerParts:

@@ -64,6 +64,14 @@ class Session:
     _owes_idle: bool = False
     _stopped: bool = False
 
+    def close(self) -> None:
+        """Send what is still to be sent. The process ends next."""
+        if self.packer is not None:
+            self.packer.close()
+        self.worker.close(with_process=True)
+        if self.sender is not None:
+            self.sender.close()
+
     def run(self) -> None:
         """Work until told to stop. Raises: what ends the group."""
         while not self._stopped:

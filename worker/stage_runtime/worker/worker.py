@@ -1,4 +1,4 @@
-"""One device and what runs on it: chooses the device, loads the pipeline, owns the runner.
+"""One device and what runs on it.
 
 The runner does the model's work; what is about the device is here, and what control calls ask of it.
 """
@@ -6,15 +6,12 @@ The runner does the model's work; what is about the device is here, and what con
 from __future__ import annotations
 
 import gc
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from stage_api.devices import Device
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import (
     Control,
@@ -34,7 +31,7 @@ from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
     InvalidRequest,
-    OutOfDeviceMemory,
+    ModelError,
     OutOfMemory,
     RequestFailed,
     StageError,
@@ -43,78 +40,36 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.outcome import ExecutorOutcome, Progressed
 from stage_runtime.core.wave import Wave
 from stage_runtime.devices.kinds import compute_device
-from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import ModelRunner
-from stage_runtime.runner.runner import Runner, RunnerOptions
-from stage_runtime.runner.step_runner import StepRunner
-from stage_runtime.worker.extension import Extension, WorkerView
+from stage_runtime.scripts.target import OnAnswer
+from stage_runtime.worker.extension import Extension
 from stage_runtime.worker.faults import FaultProbe
 from stage_runtime.worker.profiling import Profiling
-from stage_runtime.worker.residency import Residency, modules_in
-from stage_runtime.worker.threads import cpu_threads
-
-log = logging.getLogger(__name__)
-
-LoadPipeline = Callable[[torch.device], Any]
-"""device → a diffusers pipeline or a step model on it, ready to run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerParts:
-    """Classes that a stage may bring: its runner, and methods to add to the worker."""
-
-    runner: Callable[..., Any] | None = None
-    """Called as `Runner` is; None: the runtime's own."""
-    extension: type | None = None
-    """Its public methods can be invoked."""
+from stage_runtime.worker.residency import Residency
 
 
 class Worker:
-    """Runs waves on one device.
+    """Runs waves on one device. `assemble_rank` puts it together.
 
-    `ask(prompt, steps)` gives the pipeline arguments of a small request, for the probe at load; without a prompt, of
-    one that the model surely can draw.
-    Raises: ModelError for a model that can't be loaded or run; OutOfDeviceMemory when it doesn't fit.
+    `extension`: an object whose public methods can be called by name.
     """
 
     def __init__(  # noqa: PLR0913 - what a rank is made of
         self,
-        load: LoadPipeline,
-        ask: Callable[[str | None, int], dict[str, Any]],
+        runner: ModelRunner,
         device: torch.device,
         *,
-        rank: int = 0,
-        faults: FaultProbe | None = None,
-        options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
-        parts: WorkerParts = WorkerParts(),
+        rank: int,
+        faults: FaultProbe,
+        residency: Residency,
+        profiling: Profiling,
+        extension: Extension | None = None,
     ) -> None:
-        self._device = device
-        self._rank = rank
+        self._runner, self._device, self._rank, self._faults = runner, device, rank, faults
         self._compute = compute_device(device)
-        self._faults = faults or FaultProbe(self._compute.synchronize)
-        if self._compute.kind is Device.CPU and (threads := cpu_threads()) is not None:
-            torch.set_num_threads(threads)
-        try:
-            pipeline = load(device)
-            self._runner: ModelRunner = (parts.runner or _runner_class(pipeline))(
-                pipeline,
-                ask,
-                on_fault=self._faults,
-                sample_rate=_sample_rate(pipeline),
-                options=options,
-            )
-        except Exception as error:
-            if out_of_memory(error):
-                raise OutOfDeviceMemory(
-                    f"the model does not fit on {device}: {words_of(error, kind=False)}"
-                ) from error
-            raise
+        self._residency, self._profiling, self._extension = residency, profiling, extension
         self._scheduled: tuple[str, ...] = ()
         self._paused = False
-        self._residency = Residency(modules_in(pipeline), device, lambda: load(torch.device("cpu")))
-        self._profiling = Profiling(rank, device)
-        self._extension = self._extended(parts.extension, pipeline)
-        _tell(self.capability)
 
     @property
     def capability(self) -> Capability:
@@ -130,6 +85,15 @@ class Worker:
     def paused(self) -> bool:
         """True while nothing is to run."""
         return self._paused
+
+    @property
+    def waits(self) -> bool:
+        """True when a tick would find nothing to do before an answer comes that the last one waited for."""
+        return bool(self._scheduled) and self._runner.waits
+
+    def wake_by(self, wake: OnAnswer) -> None:
+        """Have `wake` called, from any thread, when such an answer is there."""
+        self._runner.wake_by(wake)
 
     @property
     def runner(self) -> ModelRunner:
@@ -241,14 +205,6 @@ class Worker:
             raise InvalidRequest(f"method: {call.method!r} can't be called while the weights sleep", "method")
         return self._extension.invoke(call.method, call.arguments)
 
-    def _extended(self, kind: type | None, pipeline: Any) -> Extension | None:
-        if kind is None:
-            return None
-        view = WorkerView(
-            rank=self._rank, device=self._device, pipeline=pipeline, counts=lambda: self._runner.counts
-        )
-        return Extension(kind, view, TAKEN)
-
 
 TAKEN: Final = frozenset(name for name in dir(Worker) if not name.startswith("_"))
 """Names that no extension may use."""
@@ -267,34 +223,17 @@ _CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
 }
 
 
-def _runner_class(loaded: Any) -> Callable[..., ModelRunner]:
-    """The runner for what the record's loader gave: a pipeline, or a model that says its steps itself."""
-    return StepRunner if isinstance(loaded, StepModel) else Runner
+def choose_device(wanted: str, index: int = 0) -> torch.device:
+    """The device of the `index`-th rank of this machine, by the name in the spec.
 
-
-def _sample_rate(pipeline: Any) -> int | None:
-    if isinstance(pipeline, StepModel):
-        return pipeline.sample_rate
-    config = getattr(getattr(pipeline, "vae", None), "config", None)
-    return getattr(config, "sampling_rate", None)
-
-
-def _tell(capability: Capability) -> None:
-    """The capability in the log, a line a component."""
-    for component in capability.components:
-        how = (
-            "merges" + (" ragged" if component.ragged else "")
-            if component.merges
-            else f"runs alone: {component.reason}"
-        )
-        log.info("component", extra={"component": component.name, "how": how})
-    log.info(
-        "model loaded",
-        extra={
-            "pipeline": capability.pipeline,
-            "modality": str(capability.modality),
-            "denoisers": ",".join(capability.denoisers),
-            "early_stop": capability.early_stop,
-            "resumable": capability.resumable or capability.reason,
-        },
-    )
+    "auto" takes an accelerator where there is one. Raises: ModelError when there are too few.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    kind = found.type if wanted == "auto" and found is not None else wanted
+    if kind in ("auto", "cpu"):
+        return torch.device("cpu")
+    if found is None or found.type != kind:
+        raise ModelError(f"engine.device is {wanted}, but this machine has none")
+    if index >= (count := torch.accelerator.device_count()):
+        raise ModelError(f"rank {index} of this machine needs a {kind} of its own; there are {count}")
+    return torch.device(kind, index)

@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stage_runtime.batching.batcher import Method
 from stage_runtime.batching.spec import BatchSpec, Unmergeable
 from stage_runtime.features.guidance.rows import take_rows
 from stage_runtime.scripts.script import Call, Together
-
-Method = tuple[str, str]
-"""Component and method."""
 
 
 @dataclass(slots=True)

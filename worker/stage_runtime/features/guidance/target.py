@@ -3,80 +3,73 @@
 Both ranks play the same scripts, so both know every call; only the modules' work is divided. Afterwards each rank
 holds the same answers to the last bit, and its scripts go on as if they had been alone.
 
-The exchange is one frame (see `lockstep`). Facts, from each rank: `plan`, a checksum over what it believes is run by
-whom; `names`, the requests of it; `failed`, the requests that failed here, with why; `pieces`, in the order of the
-plan and of its own pieces only, the leaves of each answer or its error. Payload: the tensors of its answers,
-contiguous, dtype and shape as the facts say; from the rank that owns a piece to all others. On an accelerator the
-payload is a second gather, on the device.
+The exchange is a frame on the control group (see `lockstep`), and a gather of tensors on the data group of the axis.
+Facts, from each rank: `plan`, a checksum over what it believes is run by whom; `names`, the requests of it; `failed`,
+the requests that failed here, with why; `pieces`, in the order of the plan and of its own pieces only, the leaves of
+each answer or its error. Gathered: the tensors of its answers, contiguous, dtype and shape as the facts say; from the
+rank that owns a piece to all others. Ranks that went apart find out in the frame, and none waits for tensors.
 """
 
 from __future__ import annotations
 
-import logging
 import zlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from stage_runtime.batching.batcher import Batcher, CallHook
-from stage_runtime.batching.probe import Findings
+from stage_runtime.batching.batcher import Method
 from stage_runtime.batching.spec import BatchSpec
-from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.features.guidance.deferred import DeferredCalls, Templates
 from stage_runtime.features.guidance.rows import join_rows
-from stage_runtime.features.guidance.spread import Method, Piece, Share, deal
+from stage_runtime.features.guidance.spread import Piece, Share, deal
+from stage_runtime.parallel.collectives import Collectives
 from stage_runtime.parallel.leaves import Leaves, flatten, gathered, restored
-from stage_runtime.parallel.lockstep import Frame, Lockstep
+from stage_runtime.parallel.lockstep import Frame, Lockstep, in_words
 from stage_runtime.scripts.script import Call, Script
-from stage_runtime.scripts.target import Answer
-
-MOST_ERROR: Final = 300
-
-log = logging.getLogger(__name__)
+from stage_runtime.scripts.target import Answer, OnAnswer, Target
 
 
-class CfgTarget:
-    """Stands before a batcher. `methods` may be spread: their answers depend on their arguments alone.
+class GuidanceTarget:
+    """Stands before another target. `methods` may be spread: their answers depend on their arguments alone.
 
-    `deferred` are the components whose calls a script may make without waiting for the answers.
+    `deferred` are the components whose calls a script may make without waiting for the answers; `needs_solo` tells a
+    call that a hook wants to run alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it stands before, and what of it may be spread
         self,
-        batcher: Batcher,
-        lockstep: Lockstep,
+        inner: Target,
+        control: Lockstep,
+        wire: Collectives,
         *,
         specs: Mapping[Method, BatchSpec],
         methods: Collection[Method],
         deferred: Collection[str],
-        obstacle: str = "",
+        needs_solo: Callable[[Call], bool],
     ) -> None:
-        self.obstacle = obstacle
-        """Why the denoisers' calls can't be spread; empty when they can."""
-        self._batcher, self._lockstep, self._specs = batcher, lockstep, specs
+        self._inner, self._control, self._wire = inner, control, wire
+        self._specs, self._needs_solo = specs, needs_solo
         self._methods: Collection[Method] = frozenset(methods)
         self._deferred: Collection[str] = frozenset(deferred)
         self._templates: Templates = {}
         self._queue: list[Call] = []
         self._scripts: dict[str, Script] = {}
-        self._index, self._size = lockstep.collectives.index, lockstep.collectives.size
+        self._index, self._size = wire.index, wire.size
+
+    def __len__(self) -> int:
+        return len(self._scripts)
 
     def attend(self, script: Script) -> None:
-        """Look after a script that has not started yet, until it is forgotten, and let it defer its calls."""
+        """Look after a script that has not started yet, and let it defer its calls."""
         self._scripts[script.request_id] = script
         if self._deferred:
             script.deferral = DeferredCalls(script, self._kind, self._templates)
 
-    def agreed(self, verdict: bool) -> bool:
-        """True when every rank says so."""
-        return all(frame.facts for frame in self._lockstep.exchange("verdict", verdict))
-
-    @property
-    def size(self) -> int:
-        """Ranks that share the work."""
-        return self._size
+    def leave(self, request_id: str) -> None:
+        """Look after that script no more."""
+        self._scripts.pop(request_id, None)
 
     def submit(self, calls: Sequence[Call]) -> None:
         """Take calls; they run at the next poll."""
@@ -88,24 +81,31 @@ class CfgTarget:
         Raises: EngineDeadError when a rank is gone, failed where the others did not, or runs something else.
         """
         calls, self._queue = self._queue, []
+        if not calls:
+            return []
         shares = deal(calls, self._size, self._specs, self._may_spread)
         pieces = [piece for share in shares for piece in share.pieces]
+        for piece in pieces:
+            piece.call.shared = piece.owner is None
         self._run([piece for piece in pieces if piece.owner in (None, self._index)])
         spread = [piece for piece in pieces if piece.owner is not None]
         if spread:
             self._exchange(spread)
         return [_answer(share) for share in shares]
 
+    def wake_by(self, wake: OnAnswer) -> None:
+        """It answers within `poll`, whatever it has to wait for."""
+
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a request."""
-        self._scripts.pop(request_id, None)
-        self._batcher.forget(request_id)
+        self._queue = [call for call in self._queue if call.script.request_id != request_id]
+        self._inner.forget(request_id)
 
     def _may_spread(self, call: Call) -> bool:
         return (
             (call.component, call.method) in self._methods
             and call.guider is None
-            and not any(hook.needs_solo(call) for hook in self._batcher.hooks)
+            and not self._needs_solo(call)
         )
 
     def _kind(self, call: Call) -> Hashable | None:
@@ -117,9 +117,10 @@ class CfgTarget:
         """Have this rank's modules answer `pieces`."""
         by_call = {id(piece.call): piece for piece in pieces}
         if pieces:
-            self._batcher.submit([piece.call for piece in pieces])
-            for call, value, error in self._batcher.poll():
-                piece = by_call[id(call)]
+            self._inner.submit([piece.call for piece in pieces])
+        while by_call:
+            for call, value, error in self._inner.poll():
+                piece = by_call.pop(id(call))
                 piece.value, piece.error = value, error
 
     def _exchange(self, spread: Sequence[Piece]) -> None:
@@ -134,7 +135,6 @@ class CfgTarget:
             leaves, found = flatten(piece.value)
             said.append(leaves)
             payload += found
-        on_device = self._lockstep.collectives.device is not None
         failed = {name: in_words(one.error) for name, one in self._scripts.items() if one.error is not None}
         facts = {
             "plan": _checksum(spread),
@@ -142,14 +142,9 @@ class CfgTarget:
             "failed": dict(sorted(failed.items())),
             "pieces": said,
         }
-        frames = self._lockstep.exchange("answers", facts, () if on_device else payload)
+        frames = self._control.exchange("answers", facts)
         self._check(frames)
-        payloads = (
-            gathered(self._lockstep.collectives, payload, [_leaves(frame) for frame in frames])
-            if on_device
-            else [frame.payload for frame in frames]
-        )
-        self._receive(spread, frames, payloads)
+        self._receive(spread, frames, gathered(self._wire, payload, [_leaves(frame) for frame in frames]))
         if any(piece.failed for piece in spread):
             self._second_opinion(spread)
 
@@ -157,7 +152,7 @@ class CfgTarget:
         """Raises: EngineDeadError when the ranks run different things, with the failure that it came of, if one did."""
         if all(frame.facts["plan"] == frames[0].facts["plan"] for frame in frames):
             return
-        ranks = self._lockstep.collectives.ranks
+        ranks = self._wire.ranks
         for rank, frame in zip(ranks, frames, strict=True):
             for name, why in frame.facts["failed"].items():
                 if not all(name in other.facts["failed"] for other in frames):
@@ -197,10 +192,10 @@ class CfgTarget:
         """
         failed = [piece for piece in spread if piece.failed]
         self._run([piece for piece in failed if piece.owner != self._index])
-        verdicts = self._lockstep.exchange(
+        verdicts = self._control.exchange(
             "opinions", ["" if piece.error is None else in_words(piece.error) for piece in failed]
         )
-        ranks = self._lockstep.collectives.ranks
+        ranks = self._wire.ranks
         for at, piece in enumerate(failed):
             assert piece.owner is not None
             if not all(frame.facts[at] for frame in verdicts):
@@ -246,43 +241,3 @@ def _names(spread: Sequence[Piece]) -> list[str]:
 def _leaves(frame: Frame) -> list[Any]:
     """All leaves that a rank's answers have."""
     return [leaf for said in frame.facts["pieces"] if not isinstance(said, str) for leaf in said]
-
-
-def in_words(error: Exception) -> str:
-    """Kind and message of an error, cut to fit a frame."""
-    return words_of(error)[:MOST_ERROR]
-
-
-def cfg_target(batcher: Batcher, lockstep: Lockstep, found: Findings, hooks: Sequence[CallHook]) -> CfgTarget:
-    """The target for a model, by what the probe found out about it.
-
-    Spread are the denoisers' calls, and the decoders'; nothing of a model that keeps state, or that requests put
-    processors on, since each rank needs all of its calls then. Encoders aren't: their answers are large and few.
-    """
-    pure = not found.impurity and not hooks
-    methods = {
-        method for method in found.plain if pure and (method[0] in found.denoisers or method[1] == "decode")
-    }
-    deferred = {name for name in found.denoisers if found.counts_steps and (name, "forward") in methods}
-    return CfgTarget(
-        batcher,
-        lockstep,
-        specs=_forwards(found),
-        methods=methods,
-        deferred=deferred,
-        obstacle="" if any(name in found.denoisers for name, _ in methods) else _obstacle(found, hooks),
-    )
-
-
-def _obstacle(found: Findings, hooks: Sequence[CallHook]) -> str:
-    """Why no denoiser's call may be spread."""
-    if found.impurity:
-        return found.impurity
-    if hooks:
-        return "each rank needs all calls, since requests hook the model"
-    return "the denoiser answers with more than tensors"
-
-
-def _forwards(found: Findings) -> dict[Method, BatchSpec]:
-    """What can be cut into halves: only denoisers are called with doubled batches."""
-    return {method: found.specs[method] for method in found.specs if method[0] in found.denoisers}

@@ -1,6 +1,6 @@
-"""The program of one rank: says hello, loads its part, meets the others, works, and says why it ends.
+"""The program of one rank: says hello, meets the others, loads its part, works, and says why it ends.
 
-`python -m stage_runtime.worker.proc`, started by an executor or a rank agent. It imports torch only once it has said
+`python -m stage_runtime.rank`, started by an executor or a rank agent. It imports torch only once it has said
 hello, so that a rank that never gets there is told from one that is slow.
 """
 
@@ -11,9 +11,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from stage_api import names
 from stage_runtime import log as logs
@@ -23,9 +23,10 @@ from stage_runtime.ipc.parent import end_with
 from stage_runtime.ipc.reach import listening_host, port_of
 
 if TYPE_CHECKING:
+    import torch
+
     from stage_api.config import StageConfig
-    from stage_runtime.parallel.context import ParallelContext
-    from stage_runtime.worker.session import Session
+    from stage_runtime.parallel.context import DataGroup, ParallelContext
 
 T = TypeVar("T", Setup, Meet)
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="stage_runtime.worker.proc", description="One rank of a stage.")
+    parser = argparse.ArgumentParser(prog="stage_runtime.rank", description="One rank of a stage.")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--engine", required=True, help="address of the engine's socket")
     parser.add_argument(
@@ -96,19 +97,28 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     config = parse(setup.config)
     logs.configure(config.name, rank=rank)
     channel.send(Starting(rank, "importing torch"))
-    import torch  # noqa: F401 - the longest part of it
+    from stage_runtime import assemble_rank  # the longest part of it
+    from stage_runtime.pipelines.served import resolve_model
 
+    model = resolve_model(config.model)
+    features = assemble_rank.features_of(config, model)
     channel.send(Starting(rank, "meeting the other ranks"))
-    context = _meet(rank, config, setup.epoch, channel)
+    data = assemble_rank.data_groups(features)
+    context = _meet(rank, config, setup.epoch, channel, data, assemble_rank.device_of(config, rank))
     channel.send(Starting(rank, "loading the model"))
-    session = _session(arguments, config, context, channel)
+    session = assemble_rank.session(
+        config,
+        model,
+        channel,
+        rank=rank,
+        features=features,
+        context=context,
+        hatch=arguments.hatch,
+        dial=lambda lane: _dial(arguments, lane),
+    )
     channel.send(Ready(rank, session.worker.capability))
     session.run()
-    if session.packer is not None:
-        session.packer.close()
-    session.worker.close(with_process=True)
-    if session.sender is not None:
-        session.sender.close()
+    session.close()
     if context is not None:
         context.close()
 
@@ -129,13 +139,20 @@ def _hear(channel: RankChannel, kind: type[T], timeout_s: float) -> T:
     raise RendezvousTimeout(f"the engine sent no {kind.__name__} within {timeout_s:.0f} s")
 
 
-def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> ParallelContext | None:
-    """The group of this rank; None where its copy of the model has one rank only, and nothing is distributed."""
-    topology = config.topology()
-    if topology.world_size == topology.degrees["data"]:
-        return None
-    from stage_runtime.parallel.context import join, serve_store
+def _meet(
+    rank: int,
+    config: StageConfig,
+    epoch: int,
+    channel: RankChannel,
+    data: Collection[DataGroup],
+    device: torch.device,
+) -> ParallelContext | None:
+    """The groups of this rank; None where it has nobody to meet, and nothing is distributed."""
+    from stage_runtime.parallel.context import join, meets, serve_store
 
+    topology = config.topology()
+    if len(meets(topology, rank, data)) == 1:
+        return None
     timeout_s = float(config.startup.timeout_seconds)
     store = None
     if rank == 0:
@@ -143,8 +160,8 @@ def _meet(rank: int, config: StageConfig, epoch: int, channel: RankChannel) -> P
         store, port = serve_store(listening_host(host), port)
         channel.send(Serving(rank, (host, port)))
     meet = _hear(channel, Meet, timeout_s)
-    context = join(topology, rank, meet.store, epoch, timeout_s, _device(config, rank))
-    if store is not None:
+    context = join(topology, rank, meet.store, epoch, timeout_s, data=data, device=device)
+    if context is not None:
         context.keep(store)
     return context
 
@@ -154,65 +171,6 @@ def _store_address(pods: int) -> tuple[str, int]:
     if pods == 1:
         return "127.0.0.1", 0
     return os.environ[names.ENV_MASTER_ADDR], port_of(os.environ, names.ENV_MASTER_PORT, names.MASTER_PORT)
-
-
-def _device(config: StageConfig, rank: int) -> object:
-    from stage_runtime.devices.kinds import choose_device
-
-    return choose_device(config.engine.device.value, rank % config.ranks_per_pod)
-
-
-def _session(
-    arguments: argparse.Namespace,
-    config: StageConfig,
-    context: ParallelContext | None,
-    channel: RankChannel,
-) -> Session:
-    from stage_api.spec import Mode
-    from stage_runtime.ipc.hatch import Hatch
-    from stage_runtime.ipc.shm import Sender, check_folder
-    from stage_runtime.pipelines.served import resolve_model
-    from stage_runtime.runner.runner import RunnerOptions
-    from stage_runtime.worker.entry import build_worker
-    from stage_runtime.worker.packer import LANE, Packer
-    from stage_runtime.worker.session import Deliveries, Session
-
-    rank = arguments.rank
-    hatch = None
-    if arguments.hatch is not None:
-        hatch = Hatch.adopt(arguments.hatch)
-        check_folder()
-    topology = config.topology()
-    place = topology.coordinates[rank].data
-    answers = rank == topology.data_primaries[place]
-    plays_to_the_end = config.engine.mode is Mode.REQUEST
-    deliveries = Deliveries()
-    # A rank that doesn't answer makes no pictures: what it computes ends with it.
-    more: dict[str, Any] = {} if context is None else {"parallel": context}
-    options = RunnerOptions(deliver=deliveries if plays_to_the_end or not answers else None, **more)
-    worker = build_worker(config, resolve_model(config.model), rank=rank, options=options)
-    packer = None
-    if plays_to_the_end and answers:
-        packer = Packer(
-            rank,
-            worker.runner.convert,
-            device=worker.device,
-            connect=lambda: _dial(arguments, LANE),
-            sender=None if hatch is None else Sender(hatch, rank),
-        )
-    return Session(
-        rank=rank,
-        place=place,
-        answers=answers,
-        plays_to_the_end=plays_to_the_end,
-        worker=worker,
-        channel=channel,
-        sender=None if hatch is None else Sender(hatch, rank),
-        packer=packer,
-        deliveries=deliveries,
-        agree=None if context is None else context.agree,
-        leads=context is None or context.index == 0,
-    )
 
 
 def _last_words(rank: int, channel: RankChannel | None, error: BaseException) -> int:

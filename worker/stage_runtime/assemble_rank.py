@@ -1,0 +1,408 @@
+"""The composition root below the torch line: from a stage's config to the parts of one rank.
+
+The one file that knows every class of a rank, and every feature; nothing else imports a feature. What a feature may do,
+and when, is said in `features.feature`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, Final
+
+import torch
+
+from stage_api.config import StageConfig
+from stage_api.devices import Device
+from stage_api.spec import Mode
+from stage_runtime.batching.batcher import Batcher, CallCounts
+from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, Loaded, probe
+from stage_runtime.batching.probe import Ask as AskMany
+from stage_runtime.batching.step_calls import StepCalls
+from stage_runtime.batching.step_probe import probe as probe_steps
+from stage_runtime.core.capability import Capability
+from stage_runtime.core.error_codec import words_of
+from stage_runtime.core.errors import OutOfDeviceMemory
+from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.request import BatchKey, Request
+from stage_runtime.devices.kinds import choose_device, compute_device
+from stage_runtime.features.feature import Feature, Features, Served, Unsuitable, claimed, suited
+from stage_runtime.features.guidance.feature import Guidance
+from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.rank_channel import RankChannel
+from stage_runtime.ipc.shm import Sender, check_folder
+from stage_runtime.parallel.context import DataGroup, ParallelContext
+from stage_runtime.pipelines.arguments import small_arguments
+from stage_runtime.pipelines.contract import ResolvedModel
+from stage_runtime.pipelines.loader import load
+from stage_runtime.pipelines.step_model import StepModel
+from stage_runtime.runner.base import Ask, ModelRunner, OnFault, RunnerOptions
+from stage_runtime.runner.hub import Hub
+from stage_runtime.runner.output import Deliver, OutputFormat, deferred, modality_of
+from stage_runtime.runner.proofs import replay_fault, trial
+from stage_runtime.runner.runner import Runner, RunnerParts
+from stage_runtime.runner.script_factory import ScriptFactory
+from stage_runtime.runner.step_runner import StepRunner
+from stage_runtime.scripts.hooks import CallHook
+from stage_runtime.scripts.known_facts import settle
+from stage_runtime.scripts.replay import can_interrupt
+from stage_runtime.scripts.target import Target
+from stage_runtime.worker.extension import Extension, WorkerView
+from stage_runtime.worker.faults import FaultProbe
+from stage_runtime.worker.packer import LANE, Packer
+from stage_runtime.worker.parts import WorkerParts, parts_of
+from stage_runtime.worker.profiling import Profiling
+from stage_runtime.worker.residency import Residency, modules_in
+from stage_runtime.worker.session import Deliveries, Session
+from stage_runtime.worker.threads import cpu_threads
+from stage_runtime.worker.worker import TAKEN, Worker
+
+FEATURES: Final[tuple[type[Feature], ...]] = (Guidance,)
+"""Every feature, the outermost first: it sees a call before the others do. The last is next to the model."""
+
+LoadPipeline = Callable[[torch.device], Any]
+"""device → a diffusers pipeline or a step model on it, ready to run."""
+
+log = logging.getLogger(__name__)
+
+
+def features_of(config: StageConfig, model: ResolvedModel) -> Features:
+    """What the stage asks for beyond plain serving. Raises: SpecError for what can't be had of this model."""
+    return claimed(FEATURES, config, model)
+
+
+def data_groups(features: Features) -> frozenset[DataGroup]:
+    """The groups of ranks that they exchange tensors in."""
+    return frozenset(group for feature in features for group in feature.data)
+
+
+def device_of(config: StageConfig, rank: int) -> torch.device:
+    """The device of a rank. Raises: ModelError when its machine has too few."""
+    return choose_device(config.engine.device.value, rank % config.ranks_per_pod)
+
+
+def build_worker(
+    config: StageConfig,
+    model: ResolvedModel,
+    *,
+    rank: int = 0,
+    features: Features | None = None,
+    context: ParallelContext | None = None,
+    deliver: Deliver | None = None,
+) -> Worker:
+    """Load the model on this rank's device. Call on the thread that will use it.
+
+    `features`: those of `features_of`, by default; `context`: the ranks that this one has met for them.
+    Raises: ModelError, OutOfDeviceMemory; SpecError for a runner, an extension or a feature that can't be used.
+    """
+    spec = config.engine
+    features = features_of(config, model) if features is None else features
+    parts = parts_of(spec.extensions)
+    dtype = getattr(torch, spec.dtype.value)
+    reading = partial(reduce, lambda read, feature: feature.reads(read), tuple(reversed(features)))
+    return assemble_worker(
+        lambda device: load(model, dtype=dtype, device=device, reading=reading),
+        partial(small_arguments, model),
+        device_of(config, rank),
+        rank=rank,
+        options=RunnerOptions(merge=not spec.batch_invariant, deliver=deliver),
+        parts=parts,
+        features=features,
+        context=context,
+    )
+
+
+def session(  # noqa: PLR0913 - what a rank is made of
+    config: StageConfig,
+    model: ResolvedModel,
+    channel: RankChannel,
+    *,
+    rank: int,
+    features: Features,
+    context: ParallelContext | None,
+    hatch: int | None,
+    dial: Callable[[str], RankChannel],
+) -> Session:
+    """A rank in a process of its own, its model loaded.
+
+    `hatch`: descriptor that shared memory goes through; None where the engine is on another machine. `dial(lane)`
+    opens a further channel. Raises: as `build_worker`.
+    """
+    topology = config.topology()
+    place = topology.coordinates[rank].data
+    answers = rank == topology.data_primaries[place]
+    plays_to_the_end = config.engine.mode is Mode.REQUEST
+    opened = None
+    if hatch is not None:
+        opened = Hatch.adopt(hatch)
+        check_folder()
+    deliveries = Deliveries()
+    # A rank that doesn't answer makes no pictures: what it computes ends with it.
+    deliver = deliveries if plays_to_the_end or not answers else None
+    worker = build_worker(config, model, rank=rank, features=features, context=context, deliver=deliver)
+    packer = None
+    if plays_to_the_end and answers:
+        packer = Packer(
+            rank,
+            worker.runner.convert,
+            device=worker.device,
+            connect=lambda: dial(LANE),
+            sender=None if opened is None else Sender(opened, rank),
+        )
+    return Session(
+        rank=rank,
+        place=place,
+        answers=answers,
+        plays_to_the_end=plays_to_the_end,
+        worker=worker,
+        channel=channel,
+        sender=None if opened is None else Sender(opened, rank),
+        packer=packer,
+        deliveries=deliveries,
+        agree=None if context is None else context.control.agree,
+        leads=context is None or context.index == 0,
+    )
+
+
+def assemble_worker(  # noqa: PLR0913 - what a rank is made of
+    load: LoadPipeline,
+    ask: Ask,
+    device: torch.device,
+    *,
+    rank: int = 0,
+    faults: FaultProbe | None = None,
+    options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
+    parts: WorkerParts = WorkerParts(),  # noqa: B008 - a frozen value
+    features: Features = (),
+    context: ParallelContext | None = None,
+) -> Worker:
+    """A worker of the model that `load` gives.
+
+    Raises: ModelError for a model that can't be loaded or run; OutOfDeviceMemory when it doesn't fit.
+    """
+    compute = compute_device(device)
+    faults = faults or FaultProbe(compute.synchronize)
+    if compute.kind is Device.CPU and (threads := cpu_threads()) is not None:
+        torch.set_num_threads(threads)
+    try:
+        model = load(device)
+        for feature in reversed(features):
+            _install(feature, model, device, context)
+        runner = _runner_of(model, ask, faults, options, parts, features, context)
+    except Exception as error:
+        if out_of_memory(error):
+            raise OutOfDeviceMemory(
+                f"the model does not fit on {device}: {words_of(error, kind=False)}"
+            ) from error
+        raise
+    extension = None
+    if parts.extension is not None:
+        view = WorkerView(rank=rank, device=device, pipeline=model, counts=lambda: runner.counts)
+        extension = Extension(parts.extension, view, TAKEN)
+    _tell(runner.capability)
+    return Worker(
+        runner,
+        device,
+        rank=rank,
+        faults=faults,
+        residency=Residency(modules_in(model), device, lambda: load(torch.device("cpu"))),
+        profiling=Profiling(rank, device),
+        extension=extension,
+    )
+
+
+def _runner_of(  # noqa: PLR0913 - what a runner depends on
+    model: Any,
+    ask: Ask,
+    on_fault: OnFault,
+    options: RunnerOptions,
+    parts: WorkerParts,
+    features: Features,
+    context: ParallelContext | None,
+) -> ModelRunner:
+    """The stage's own runner, or the one for what the record's loader gave."""
+    kind: Any = parts.runner
+    if kind is not None and not (isinstance(kind, type) and issubclass(kind, Runner)):
+        own: ModelRunner = kind(
+            model, ask, on_fault=on_fault, sample_rate=_sample_rate(model), options=options
+        )
+        return own
+    if isinstance(model, StepModel):
+        return step_runner(model, ask, on_fault=on_fault, options=options)
+    made = pipeline_parts(model, ask, on_fault=on_fault, options=options, features=features, context=context)
+    return (kind or Runner)(made)
+
+
+def step_runner(
+    model: StepModel[Any],
+    ask: Ask,
+    *,
+    on_fault: OnFault = lambda error: None,
+    options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
+) -> StepRunner:
+    """The runner of a step model. Raises: ModelError when it can't be run, or breaks the protocol."""
+
+    def small(seed: int, steps: int) -> Request:
+        return Request(
+            request_id="probe",
+            arguments=ask(None, steps),
+            key=BatchKey(()),
+            seed=seed,
+            steps=steps,
+            pixels=1,
+        )
+
+    found = probe_steps(model, small)
+    calls = StepCalls(model, options.merge and not found.reason, on_fault)
+    return StepRunner(calls, found, sample_rate=model.sample_rate, options=options)
+
+
+def pipeline_parts(
+    pipeline: Any,
+    ask: Ask,
+    *,
+    on_fault: OnFault = lambda error: None,
+    options: RunnerOptions = RunnerOptions(),  # noqa: B008 - a frozen value
+    features: Features = (),
+    context: ParallelContext | None = None,
+) -> RunnerParts:
+    """What a `Runner` of this pipeline is made of: probed as it is served, and proven.
+
+    Raises: ModelError when it can't be run; SpecError, on every rank, when a feature does not suit it.
+    """
+    output = options.output if options.deliver is None else deferred(options.output, pipeline)
+    settled = settle(pipeline)
+    of_features = tuple(hook for feature in features for hook in feature.hooks(settled))
+    loaded = Loaded.of(settled, of_features)
+    ask_many = _ask_many(ask, output, settled.device)
+    found = probe(loaded, ask_many)
+    overlay = loaded.overlay if found.disturbs_processors else None
+    keepers: list[CallHook] = [loaded.contexts] if loaded.contexts.modules else []
+    keepers += [] if overlay is None else [overlay]
+    control = None if context is None else context.control
+    batcher = Batcher(
+        loaded.modules,
+        specs=found.specs if options.merge else {},
+        plain=found.plain,
+        hooks=(*keepers, *of_features),
+        on_fault=on_fault,
+        any_failed=None if control is None else control.any_failed,
+    )
+    hub = Hub(batcher, frozenset(found.denoisers), found.counts_steps, overlay)
+    factory = ScriptFactory(settled, hub, output.arguments, features)
+    small = ask_many([PROMPT], SEED, STEPS)
+    served = Served(
+        found, bool(keepers), lambda call: any(h.needs_solo(call) for h in batcher.hooks), context
+    )
+    result = found.result
+    for feature in reversed(features):
+        result = _before(feature, served, factory, output, small, result)
+    why = found.impurity or replay_fault(factory, output, small, result)
+    factory.records = why == ""
+    batcher.counts = CallCounts()
+    return RunnerParts(
+        factory=factory,
+        batcher=batcher,
+        capability=_capability(pipeline, found, why),
+        output=output,
+        sample_rate=_sample_rate(pipeline),
+        deliver=options.deliver,
+        control=control,
+    )
+
+
+def _install(feature: Feature, model: Any, device: torch.device, context: ParallelContext | None) -> None:
+    why = ""
+    try:
+        feature.install(model, device)
+    except Unsuitable as error:
+        why = str(error)
+    suited(feature, why, _agreement(context))
+
+
+def _before(
+    feature: Feature,
+    served: Served,
+    factory: ScriptFactory,
+    output: OutputFormat,
+    small: dict[str, Any],
+    want: Any,
+) -> Any:
+    """Put the feature's target before the others, if it has one, and try it; returns what the small request makes."""
+    inner: Target = factory.hub.target
+    target, why = inner, ""
+    try:
+        target = feature.target(inner, served)
+    except Unsuitable as error:
+        why = str(error)
+    suited(feature, why, _agreement(served.context))
+    if target is inner:
+        return want
+    factory.hub.target = target
+    result, why = trial(factory, output, small, want)
+    suited(feature, why, _agreement(served.context))
+    return result
+
+
+def _agreement(context: ParallelContext | None) -> Callable[[bool], bool]:
+    """True where every rank that shares the model says so."""
+    return (lambda verdict: verdict) if context is None else context.control.all_say
+
+
+def _ask_many(ask: Ask, output: OutputFormat, device: torch.device) -> AskMany:
+    """Arguments of the probe's requests: of one output, or of several in one call."""
+
+    def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
+        asked = {**ask(prompts[0], steps), **output.arguments}
+        generators = [torch.Generator(device).manual_seed(seed + i) for i in range(len(prompts))]
+        if len(prompts) == 1:
+            return {**asked, "generator": generators[0]}
+        texts = {
+            name: [value] * len(prompts)
+            for name, value in asked.items()
+            if "prompt" in name and isinstance(value, str)
+        }
+        return {**asked, **texts, "prompt": list(prompts), "generator": generators}
+
+    return arguments
+
+
+def _capability(pipeline: Any, found: Findings, why: str) -> Capability:
+    return Capability(
+        pipeline=type(pipeline).__name__,
+        modality=modality_of(found.result),
+        components=tuple(found.components),
+        denoisers=found.denoisers,
+        early_stop=can_interrupt(pipeline),
+        resumable=why == "",
+        reason=why,
+    )
+
+
+def _sample_rate(model: Any) -> int | None:
+    if isinstance(model, StepModel):
+        return model.sample_rate
+    config = getattr(getattr(model, "vae", None), "config", None)
+    return getattr(config, "sampling_rate", None)
+
+
+def _tell(capability: Capability) -> None:
+    """The capability in the log, a line a component."""
+    for component in capability.components:
+        how = (
+            "merges" + (" ragged" if component.ragged else "")
+            if component.merges
+            else f"runs alone: {component.reason}"
+        )
+        log.info("component", extra={"component": component.name, "how": how})
+    log.info(
+        "model loaded",
+        extra={
+            "pipeline": capability.pipeline,
+            "modality": str(capability.modality),
+            "denoisers": ",".join(capability.denoisers),
+            "early_stop": capability.early_stop,
+            "resumable": capability.resumable or capability.reason,
+        },
+    )
