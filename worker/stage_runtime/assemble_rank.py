@@ -6,8 +6,7 @@ and when, is said in `features.feature`.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from stage_api.devices import Device
 from stage_api.spec import Mode
 from stage_runtime.batching.batcher import Batcher, CallCounts
 from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, Loaded, probe
-from stage_runtime.batching.probe import Ask as AskMany
 from stage_runtime.batching.step_calls import StepCalls
 from stage_runtime.batching.step_probe import probe as probe_steps
 from stage_runtime.core.capability import Capability
@@ -40,7 +38,7 @@ from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import Ask, ModelRunner, OnFault, RunnerOptions
 from stage_runtime.runner.hub import Hub
 from stage_runtime.runner.output import Deliver, OutputFormat, deferred, modality_of
-from stage_runtime.runner.proofs import replay_fault, trial
+from stage_runtime.runner.proofs import replay_fault, small_requests, trial
 from stage_runtime.runner.runner import Runner, RunnerParts
 from stage_runtime.runner.script_factory import ScriptFactory
 from stage_runtime.runner.step_runner import StepRunner
@@ -63,8 +61,6 @@ FEATURES: Final[tuple[type[Feature], ...]] = (Guidance,)
 
 LoadPipeline = Callable[[torch.device], Any]
 """device → a diffusers pipeline or a step model on it, ready to run."""
-
-log = logging.getLogger(__name__)
 
 
 def features_of(config: StageConfig, model: ResolvedModel) -> Features:
@@ -200,7 +196,6 @@ def assemble_worker(  # noqa: PLR0913 - what a rank is made of
     if parts.extension is not None:
         view = WorkerView(rank=rank, device=device, pipeline=model, counts=lambda: runner.counts)
         extension = Extension(parts.extension, view, TAKEN)
-    _tell(runner.capability)
     return Worker(
         runner,
         device,
@@ -275,7 +270,7 @@ def pipeline_parts(
     settled = settle(pipeline)
     of_features = tuple(hook for feature in features for hook in feature.hooks(settled))
     loaded = Loaded.of(settled, of_features)
-    ask_many = _ask_many(ask, output, settled.device)
+    ask_many = small_requests(ask, output, settled.device)
     found = probe(loaded, ask_many)
     overlay = loaded.overlay if found.disturbs_processors else None
     keepers: list[CallHook] = [loaded.contexts] if loaded.contexts.modules else []
@@ -350,24 +345,6 @@ def _agreement(context: ParallelContext | None) -> Callable[[bool], bool]:
     return (lambda verdict: verdict) if context is None else context.control.all_say
 
 
-def _ask_many(ask: Ask, output: OutputFormat, device: torch.device) -> AskMany:
-    """Arguments of the probe's requests: of one output, or of several in one call."""
-
-    def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
-        asked = {**ask(prompts[0], steps), **output.arguments}
-        generators = [torch.Generator(device).manual_seed(seed + i) for i in range(len(prompts))]
-        if len(prompts) == 1:
-            return {**asked, "generator": generators[0]}
-        texts = {
-            name: [value] * len(prompts)
-            for name, value in asked.items()
-            if "prompt" in name and isinstance(value, str)
-        }
-        return {**asked, **texts, "prompt": list(prompts), "generator": generators}
-
-    return arguments
-
-
 def _capability(pipeline: Any, found: Findings, why: str) -> Capability:
     return Capability(
         pipeline=type(pipeline).__name__,
@@ -385,24 +362,3 @@ def _sample_rate(model: Any) -> int | None:
         return model.sample_rate
     config = getattr(getattr(model, "vae", None), "config", None)
     return getattr(config, "sampling_rate", None)
-
-
-def _tell(capability: Capability) -> None:
-    """The capability in the log, a line a component."""
-    for component in capability.components:
-        how = (
-            "merges" + (" ragged" if component.ragged else "")
-            if component.merges
-            else f"runs alone: {component.reason}"
-        )
-        log.info("component", extra={"component": component.name, "how": how})
-    log.info(
-        "model loaded",
-        extra={
-            "pipeline": capability.pipeline,
-            "modality": str(capability.modality),
-            "denoisers": ",".join(capability.denoisers),
-            "early_stop": capability.early_stop,
-            "resumable": capability.resumable or capability.reason,
-        },
-    )

@@ -5,12 +5,15 @@ The request is played on the hub and through the targets that serve later, so wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from stage_runtime.batching.probe import STEPS
+from stage_runtime.batching.probe import Ask as AskMany
 from stage_runtime.core.error_codec import words_of
+from stage_runtime.runner.base import Ask
 from stage_runtime.runner.hub import DECODE
 from stage_runtime.runner.output import OutputFormat, differs
 from stage_runtime.runner.script_factory import ScriptFactory
@@ -22,6 +25,24 @@ REPLAY: Final = "replay"
 
 Arguments = dict[str, Any]
 """Of a small request, its generator among them."""
+
+
+def small_requests(ask: Ask, output: OutputFormat, device: torch.device) -> AskMany:
+    """Arguments of the probe's requests: of one output, or of several in one call."""
+
+    def arguments(prompts: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
+        asked = {**ask(prompts[0], steps), **output.arguments}
+        generators = [torch.Generator(device).manual_seed(seed + i) for i in range(len(prompts))]
+        if len(prompts) == 1:
+            return {**asked, "generator": generators[0]}
+        texts = {
+            name: [value] * len(prompts)
+            for name, value in asked.items()
+            if "prompt" in name and isinstance(value, str)
+        }
+        return {**asked, **texts, "prompt": list(prompts), "generator": generators}
+
+    return arguments
 
 
 def trial(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any) -> tuple[Any, str]:

@@ -6,6 +6,7 @@ The runner does the model's work; what is about the device is here, and what con
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -47,6 +48,8 @@ from stage_runtime.worker.faults import FaultProbe
 from stage_runtime.worker.profiling import Profiling
 from stage_runtime.worker.residency import Residency
 
+log = logging.getLogger(__name__)
+
 
 class Worker:
     """Runs waves on one device. `assemble_rank` puts it together.
@@ -70,6 +73,7 @@ class Worker:
         self._residency, self._profiling, self._extension = residency, profiling, extension
         self._scheduled: tuple[str, ...] = ()
         self._paused = False
+        _tell(self.capability)
 
     @property
     def capability(self) -> Capability:
@@ -237,3 +241,24 @@ def choose_device(wanted: str, index: int = 0) -> torch.device:
     if index >= (count := torch.accelerator.device_count()):
         raise ModelError(f"rank {index} of this machine needs a {kind} of its own; there are {count}")
     return torch.device(kind, index)
+
+
+def _tell(capability: Capability) -> None:
+    """The capability in the log, a line a component."""
+    for component in capability.components:
+        how = (
+            "merges" + (" ragged" if component.ragged else "")
+            if component.merges
+            else f"runs alone: {component.reason}"
+        )
+        log.info("component", extra={"component": component.name, "how": how})
+    log.info(
+        "model loaded",
+        extra={
+            "pipeline": capability.pipeline,
+            "modality": str(capability.modality),
+            "denoisers": ",".join(capability.denoisers),
+            "early_stop": capability.early_stop,
+            "resumable": capability.resumable or capability.reason,
+        },
+    )
