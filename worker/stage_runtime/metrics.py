@@ -28,6 +28,7 @@ FAILURES: Final = tuple(
         errors.NotAdmitting,
         errors.OutOfMemory,
         errors.RequestFailed,
+        errors.NonFiniteOutput,
         errors.EngineDeadError,
         errors.EngineHung,
         errors.DeviceLost,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Completed, Modality
@@ -70,3 +73,12 @@ def test_a_model_that_cant_be_run_stops_the_start_with_its_own_words() -> None:
 
     with pytest.raises(ModelError, match="Broken can't be run: ValueError: no codebook"):
         step_worker(a_model(Broken))
+
+
+def test_a_model_whose_results_are_not_finite_stops_the_start() -> None:
+    class Hazy(BrokenDecoder):
+        def step_scheduler(self, states: Any, prediction: torch.Tensor) -> Any:
+            return super().step_scheduler(states, prediction * float("nan"))
+
+    with pytest.raises(ModelError, match="Hazy can't be run: the model's results for this request hold"):
+        step_worker(a_model(Hazy))

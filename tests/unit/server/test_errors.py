@@ -18,6 +18,7 @@ ANSWERS = {
     errors.NotAdmitting("no", 2.0): (503, "server_error", None, "not_admitting", "2"),
     errors.RequestAborted("no"): (499, "invalid_request_error", None, "aborted", None),
     errors.RequestFailed("no"): (500, "server_error", None, "request_failed", None),
+    errors.NonFiniteOutput("no"): (500, "server_error", None, "non_finite_output", None),
     errors.EngineDeadError("no"): (503, "server_error", None, "engine_dead", "10"),
     errors.EngineHung("no"): (503, "server_error", None, "engine_hung", "10"),
     errors.DeviceLost("no"): (503, "server_error", None, "device_lost", "10"),

@@ -14,10 +14,11 @@ import torch
 from stage_runtime.batching.probe import SEED, STEPS, TOLERANCE
 from stage_runtime.batching.step_calls import StepCalls
 from stage_runtime.core.error_codec import words_of
-from stage_runtime.core.errors import ModelError
+from stage_runtime.core.errors import ModelError, NonFiniteOutput
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
+from stage_runtime.scripts.finite import check_finite
 from stage_runtime.scripts.tensor_tree import relative_error, tensors
 
 Ask = Callable[[int, int], Request]
@@ -38,6 +39,10 @@ def probe(model: StepModel[Any], ask: Ask) -> Findings:
     first = _sure(name, calls.prepare([ask(SEED, STEPS)]))
     second = _sure(name, calls.prepare([ask(SEED + 1, STEPS + 1)]))
     alone = [_sure(name, calls.decode(_ended(name, calls, state)))[0] for state in (first, second)]
+    try:
+        check_finite([_fields(result) for result in alone], "results")
+    except NonFiniteOutput as error:
+        raise ModelError(f"{name} can't be run: {error}") from error
     again = _sure(name, calls.decode(_ended(name, calls, first)))[0]
     if (gap := _difference(again, alone[0])) > _allowed(alone[0]):
         raise ModelError(

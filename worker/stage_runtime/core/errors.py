@@ -7,7 +7,8 @@ StageError
 │   ├── NotAdmitting          503, the stage drains or is not ready yet
 │   ├── RequestAborted        499, the client or an operator took it back
 │   ├── OutOfMemory           507, this request does not fit; smaller ones may
-│   └── RequestFailed         500, the model raised
+│   ├── RequestFailed         500, the model raised
+│   └── NonFiniteOutput       500, what the model made is not finite
 ├── EngineDeadError           503, nothing is served by this group again     exit 70
 │   ├── EngineHung            no progress within the deadline                exit 71
 │   ├── DeviceLost            the accelerator's context is poisoned          exit 72
@@ -95,6 +96,13 @@ class RequestFailed(RequestError):
 
     status = 500
     code = "request_failed"
+
+
+class NonFiniteOutput(RequestError):
+    """The model made NaN or infinity for this request, of which nothing can be shown."""
+
+    status = 500
+    code = "non_finite_output"
 
 
 class EngineDeadError(StageError):

@@ -8,13 +8,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from stage_runtime.core.errors import InternalError
+from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Modality, Output, PhaseSeconds
+from stage_runtime.scripts.finite import check_finite, non_finite
 
-FIELDS = {"images": Modality.IMAGE, "frames": Modality.VIDEO, "audios": Modality.AUDIO}
+FIELDS: Final = {
+    "images": Modality.IMAGE,
+    "image": Modality.IMAGE,
+    "frames": Modality.VIDEO,
+    "video": Modality.VIDEO,
+    "audios": Modality.AUDIO,
+}
 """Where diffusers' output classes keep what was made."""
 
-DIMENSIONS = {Modality.IMAGE: 3, Modality.VIDEO: 4}
+BESIDE: Final = ("audio", "audios", "sound")
+"""Where those of video keep the sound that belongs to it."""
+
+DIMENSIONS: Final = {Modality.IMAGE: 3, Modality.VIDEO: 4}
 """Of one picture or clip; what makes sound is not agreed on them."""
 
 
@@ -40,28 +50,62 @@ Deliver = Callable[[Made], None]
 
 
 def modality_of(result: Any) -> Modality:
-    """What a pipeline makes, from the field of its output."""
+    """What a pipeline makes, from its output for one request.
+
+    Raises: ModelError for an output of which nothing, or not all, can be given to a client.
+    """
+    field, modality = _field(result)
+    beside = [name for name in BESIDE if name != field and getattr(result, name, None) is not None]
+    if beside:
+        raise ModelError(
+            f"a {type(result).__name__} holds {' and '.join(beside)} beside its {modality.value}, and both together "
+            "can't be given out"
+        )
+    return Modality.VIDEO if modality is Modality.IMAGE and _is_clip(getattr(result, field)) else modality
+
+
+def _field(result: Any) -> tuple[str, Modality]:
     for name, modality in FIELDS.items():
         if getattr(result, name, None) is not None:
-            return modality
-    raise InternalError(f"{type(result).__name__} holds neither {', '.join(FIELDS)}")
+            return name, modality
+    made = f" but {', '.join(result.keys())}" if isinstance(result, dict) else ""
+    raise ModelError(f"a {type(result).__name__} holds neither pictures nor video nor sound{made}")
+
+
+def _is_clip(pictures: Any) -> bool:
+    """Several pictures for one request, or a list of them in the place of one, are the frames of a clip."""
+    return len(pictures) > 1 or (len(pictures) == 1 and np.ndim(pictures[0]) == DIMENSIONS[Modality.VIDEO])
+
+
+def _item(result: Any) -> tuple[Modality, Any]:
+    """What was made for the one request."""
+    field, modality = _field(result)
+    value = getattr(result, field)
+    if modality is Modality.IMAGE and _is_clip(value):
+        frames = value[0] if len(value) == 1 else value
+        return Modality.VIDEO, torch.stack(list(frames)) if isinstance(frames[0], torch.Tensor) else frames
+    return modality, value[0]
 
 
 def to_output(result: Any, sample_rate: int | None = None) -> Output:
-    """The first item of a pipeline's result made with `output_type="np"`.
+    """What a pipeline made for one request with `output_type="np"`.
 
-    Shapes: images (1, height, width, 3), frames (1, frames, height, width, 3), both floats in [0, 1] and rounded to
-    uint8; audios (1, channels, samples), kept as float32. `sample_rate` in hertz.
+    Shapes: images (1, height, width, 3), frames (1, frames, height, width, 3) or as many images, both floats in [0, 1]
+    that are rounded to uint8, or uint8 already; audios (1, channels, samples), kept as float32. `sample_rate` in hertz.
+
+    Raises: NonFiniteOutput; ValueError for what is no such thing.
     """
-    modality = modality_of(result)
-    field = next(name for name, kind in FIELDS.items() if kind is modality)
-    item = getattr(result, field)[0]
+    modality, item = _item(result)
     if isinstance(item, torch.Tensor):
         item = item.detach().to("cpu", torch.float32).numpy()
-    array = np.asarray(item, dtype=np.float32)
+    array = np.asarray(item)
+    if array.dtype != np.uint8:
+        array = array.astype(np.float32, copy=False)
+        if not np.isfinite(array).all():
+            raise non_finite("pixels or samples")
     if array.ndim != DIMENSIONS.get(modality, array.ndim):
         raise ValueError(f"{type(result).__name__} holds one {modality} of shape {array.shape}")
-    if modality is not Modality.AUDIO:
+    if modality is not Modality.AUDIO and array.dtype != np.uint8:
         array = (array * 255).round().astype(np.uint8)
     return Output(
         modality=modality,
@@ -73,17 +117,17 @@ def to_output(result: Any, sample_rate: int | None = None) -> Output:
 
 
 def tensor_to_output(result: Any, sample_rate: int | None = None) -> Output:
-    """The first item of a pipeline's result made with `output_type="pt"`: the same bytes as `to_output` gives.
+    """What a pipeline made for one request with `output_type="pt"`: the same bytes as `to_output` gives.
 
     Shapes: images (1, 3, height, width), frames (1, frames, 3, height, width), floats in [0, 1] on any device. They are
-    quantised where they are, so that a quarter of the bytes has to be copied.
+    quantised where they are, so that a quarter of the bytes has to be copied. Raises as `to_output`.
     """
-    modality = modality_of(result)
-    item = getattr(result, next(name for name, kind in FIELDS.items() if kind is modality))[0]
+    modality, item = _item(result)
     if modality is Modality.AUDIO or not isinstance(item, torch.Tensor):
         return to_output(result, sample_rate)
     if item.ndim != DIMENSIONS[modality]:
         raise ValueError(f"{type(result).__name__} holds one {modality} of shape {tuple(item.shape)}")
+    check_finite(item, "pixels")
     pixels = (item.detach().float() * 255).round().to(torch.uint8).movedim(-3, -1).contiguous().cpu().numpy()
     return Output(modality=modality, data=pixels.tobytes(), shape=pixels.shape, dtype=str(pixels.dtype))
 

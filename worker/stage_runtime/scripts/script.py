@@ -23,6 +23,7 @@ import torch
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import RequestFailed
+from stage_runtime.scripts.finite import check_finite
 
 PARKING_METHODS: Final = ("decode", "encode")
 """Methods, beside the forward pass itself, whose calls park."""
@@ -103,6 +104,7 @@ class Script:
 
     __slots__ = (
         "_greenlet",
+        "_unchecked",
         "began_s",
         "deferral",
         "denoised_s",
@@ -135,11 +137,14 @@ class Script:
         """Steps at the start that are replayed: they are no progress, and a tick runs through them."""
         self.watcher: Watcher | None = None
         self.deferral: Deferral | None = None
+        self._unchecked: Any = None
+        """What the last step gave, until somebody has seen that it is finite."""
         self._greenlet = greenlet.greenlet(self._run)
 
     def _run(self) -> None:
         try:
             self.result = self.play()
+            check_finite(self._unchecked, "latents")
         except ScriptAbort:
             pass
         except KeyboardInterrupt:
@@ -150,6 +155,7 @@ class Script:
             self.error = RequestFailed(words_of(error, kind=True)).with_traceback(error.__traceback__)
         finally:
             self.done, self.pending, self.ended_s = True, None, time.perf_counter()
+            self._unchecked = None
 
     @property
     def started(self) -> bool:
@@ -191,6 +197,21 @@ class Script:
         real = functools.partial(type(scheduler).step, scheduler, *args, **kwargs)
         answer = real() if self.watcher is None else self.watcher.stepped(self, scheduler, real)
         self.steps += 1
+        self._unchecked = answer
+        return answer
+
+    def ask(self, call: Call) -> Any:
+        """Called from inside: the answer to a call, or what stands for it until it is used."""
+        return self.park(call) if self.deferral is None else self.deferral.answer(call)
+
+    def decode(self, call: Call) -> Any:
+        """Called from inside: a decoder's answer, of latents that are finite as it is itself."""
+        if self.deferral is not None:
+            call.args, call.kwargs = self.deferral.real((call.args, call.kwargs))
+        check_finite((call.args, call.kwargs), "latents")
+        self._unchecked = None
+        answer = self.ask(call)
+        check_finite(answer, "pixels or samples")
         return answer
 
     def __del__(self) -> None:
@@ -252,8 +273,7 @@ class ComponentProxy:
     def _park(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(self._script, self._name, method, args, kwargs)
         call.context, call.guider = self._context, self._guider
-        deferral = self._script.deferral
-        return self._script.park(call) if deferral is None else deferral.answer(call)
+        return self._script.decode(call) if method == "decode" else self._script.ask(call)
 
     @contextmanager
     def cache_context(self, name: str, **options: Any) -> Iterator[None]:
