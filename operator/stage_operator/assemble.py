@@ -21,6 +21,7 @@ from stage_operator.loop.queue import Queue
 from stage_operator.loop.reconcile import Planner, Reconciler, Tools
 from stage_operator.observed.cache import POD, STAGE, Cache
 from stage_operator.observed.child_watches import MOST_KINDS, ChildWatches
+from stage_operator.observed.definition_watch import DefinitionWatch
 from stage_operator.observed.inquirer import Inquirer
 from stage_operator.observed.kopf_watches import KopfWatches, Scope
 from stage_operator.observed.resync import RETRY_S, Resync
@@ -57,15 +58,17 @@ class Operator:
                 on_loss=lambda why: self._queue.close(),
                 owner=own_account(settings.lease.namespace),
             )
+        self._definition = DefinitionWatch(kube, on_whole=lambda: self._queue.add(self._cache.keys()))
         self._pods = PodHttp()
         self._inquirer = Inquirer(
-            kube, self._pods, self._cache, may_act=self._leads, on_news=lambda keys: self._queue.add(keys)
+            kube, self._pods, self._cache, may_act=self._may_act, on_news=lambda keys: self._queue.add(keys)
         )
-        self._events = Events(kube, settings.lease.identity, metrics, self._leads)
-        applier = Applier(kube, self._cache, metrics, self._leads)
-        tools = Tools(kube, self._cache, StatusWriter(kube, metrics), applier, self._events, metrics)
+        self._events = Events(kube, settings.lease.identity, metrics, self._may_act)
+        applier = Applier(kube, self._cache, metrics, self._may_act)
+        writer = StatusWriter(kube, metrics, on_dropped=self._definition.look_soon)
+        tools = Tools(kube, self._cache, writer, applier, self._events, metrics)
         reconciler = Reconciler(
-            tools, planner, settings.plan, api=lambda: self._require_resync().api, may_act=self._leads
+            tools, planner, settings.plan, api=lambda: self._require_resync().api, may_act=self._may_act
         )
         self._queue: Queue[StageKey] = Queue(reconciler.turn, workers=settings.workers)
         self._resync: Resync | None = None
@@ -104,6 +107,7 @@ class Operator:
             tasks.create_task(resync.run())
             tasks.create_task(self._events.run())
             tasks.create_task(self._inquirer.run())
+            tasks.create_task(self._definition.run())
             if isinstance(self._lead, Leadership):
                 tasks.create_task(self._lead.run())
             else:
@@ -178,6 +182,8 @@ class Operator:
     def _listed(self, kind: str) -> None:
         """A watch began anew: the cache is set right by a list of our own, and nothing waits for an old failure."""
         self._require_resync().ask(kind)
+        if kind == STAGE:
+            self._definition.look_soon()
         if kind in (STAGE, POD):
             self._queue.hurry()
 
@@ -189,9 +195,13 @@ class Operator:
     def _leads(self) -> bool:
         return self._lead.leads
 
+    def _may_act(self) -> bool:
+        """Whether this replica leads, and nothing that it stores would be lost."""
+        return self._leads() and self._definition.problem is None
+
     def missing(self) -> str | None:
         """What this replica lacks to be ready, as leader or as a warm standby."""
-        return self._lacks if self._resync is None else self._resync.problem
+        return self._lacks if self._resync is None else self._definition.problem or self._resync.problem
 
     def _pulse(self) -> Pulse:
         return Pulse(

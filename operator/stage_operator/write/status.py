@@ -62,6 +62,17 @@ def merge_patch(old: Any, new: Any) -> Any:
     return patch
 
 
+def lacks(stored: Any, wanted: Any) -> bool:
+    """Whether a part of what was wanted is missing in what was stored, as if the schema didn't know of it."""
+    if isinstance(wanted, dict):
+        return not isinstance(stored, dict) or any(
+            name not in stored or lacks(stored[name], value) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
+        return any(map(lacks, stored, wanted))
+    return False
+
+
 def _mark(status: Manifest) -> int:
     """Equal for equal statuses, and hardly ever for others."""
     return hash(json.dumps(status, sort_keys=True))
@@ -70,7 +81,16 @@ def _mark(status: Manifest) -> int:
 class StatusWriter:
     """Writes the statuses of all stages."""
 
-    def __init__(self, kube: Kube, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_dropped: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_dropped`: the API server dropped a part of what was written."""
+        self._on_dropped = on_dropped
         self._kube = kube
         self._metrics = metrics
         self._clock = clock
@@ -99,8 +119,11 @@ class StatusWriter:
             self.forget(key)
             raise
         self._metrics.status_written("stored")
+        stored = after.get("status") or {}
+        if lacks(stored, wanted):
+            self._on_dropped()
         # The schema may leave out what it doesn't know; asking for it again wouldn't help.
-        self._written[key] = _Written(_mark(wanted), _mark(after.get("status") or {}), now)
+        self._written[key] = _Written(_mark(wanted), _mark(stored), now)
         return Stored(after)
 
     def forget(self, key: StageKey) -> None:
