@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ON_A_CLUSTER = ("tests/cluster/", "tests/e2e/")
 """They share one cluster, so one worker has them all."""
+WHOLE_FOLDERS = ("tests/device/parallel/",)
+"""Their files share processes, too."""
 SLOWEST_FIRST = ("tests/device/", "tests/integration/", "tests/contract/", "tests/monitoring/")
 """What is quick comes last, so that neither worker waits long for the other's last file."""
 
@@ -50,7 +52,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return ON_A_CLUSTER[0] if nodeid.startswith(ON_A_CLUSTER) else nodeid.partition("::")[0]
+            if nodeid.startswith(ON_A_CLUSTER):
+                return ON_A_CLUSTER[0]
+            folder = next((one for one in WHOLE_FOLDERS if nodeid.startswith(one)), None)
+            return folder or nodeid.partition("::")[0]
 
     return ByFile(config, log)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.cfg_world import FAMILIES
-from support.ranks import results, run_ranks
+from support.ranks import Ranks
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -15,9 +15,9 @@ World = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def world(ranks: Ranks) -> World:
     """What both ranks found for every family."""
-    return results("cfg_world:families")
+    return ranks.results("cfg_world:families")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,16 +54,16 @@ def test_nothing_is_held_once_all_are_done_or_aborted(world: World) -> None:
     assert all(not any(rank[family]["held"].values()) for rank in world for family in FAMILIES)
 
 
-def test_previews_and_pictures_come_from_the_first_rank_and_match_to_a_level() -> None:
-    first, second = results("cfg_world:pictures")
+def test_previews_and_pictures_come_from_the_first_rank_and_match_to_a_level(ranks: Ranks) -> None:
+    first, second = ranks.results("cfg_world:pictures")
     assert all(gap is not None and gap <= 1 for gap in first.values())
     assert second["a@2"] is None
     assert second["b@2"] is None
 
 
 @pytest.mark.invariant("PARALLEL-INV-003")
-def test_a_request_that_fails_on_every_rank_fails_alone_and_the_group_goes_on() -> None:
-    first, second = results("cfg_world:unanimous")
+def test_a_request_that_fails_on_every_rank_fails_alone_and_the_group_goes_on(ranks: Ranks) -> None:
+    first, second = ranks.results("cfg_world:unanimous")
     assert first == second
     assert "this prompt is poison" in first["bad"]
     assert first["a"]
@@ -79,22 +79,24 @@ def test_a_request_that_fails_on_every_rank_fails_alone_and_the_group_goes_on() 
         ("prepare", "RuntimeError: not even prepared"),
     ],
 )
-def test_a_request_that_fails_on_one_rank_alone_ends_the_group_and_names_the_rank(how: str, why: str) -> None:
-    for kind, message, rank in results("cfg_world:apart", how=how):
+def test_a_request_that_fails_on_one_rank_alone_ends_the_group_and_names_the_rank(
+    ranks: Ranks, how: str, why: str
+) -> None:
+    for kind, message, rank in ranks.results("cfg_world:apart", how=how):
         assert kind == "EngineDeadError"
         assert rank == 1
         assert why in message
 
 
-def test_ranks_that_run_different_requests_find_out_at_once() -> None:
-    for kind, message, rank in results("cfg_world:apart", how="plan"):
+def test_ranks_that_run_different_requests_find_out_at_once(ranks: Ranks) -> None:
+    for kind, message, rank in ranks.results("cfg_world:apart", how="plan"):
         assert kind == "EngineDeadError"
         assert "the ranks" in message
         assert rank is None
 
 
-def test_a_rank_that_dies_is_an_error_to_the_other_and_no_wait() -> None:
-    first, second = run_ranks("cfg_world:apart", how="death")
+def test_a_rank_that_dies_is_an_error_to_the_other_and_no_wait(ranks: Ranks) -> None:
+    first, second = ranks.run("cfg_world:apart", how="death")
     assert second.code == 9
     kind, message, rank = first.result
     assert (kind, rank) == ("EngineDeadError", 1)

@@ -11,7 +11,7 @@ from stage_api.parallelism import ParallelismSpec
 from stage_api.topology import Topology, derive
 from stage_runtime.core.errors import RendezvousTimeout
 from stage_runtime.parallel.context import group_of, join, serve_store
-from support.ranks import results
+from support.ranks import Ranks
 
 
 def topology(cfg: int = 1, data: int = 1) -> Topology:
@@ -68,10 +68,10 @@ def test_the_store_listens_on_the_address_it_was_given() -> None:
     del store
 
 
-def test_all_ranks_are_told_how_far_the_leader_has_read() -> None:
-    assert results("cfg_world:agreement") == [[7, 8], [7, 8]]
+def test_all_ranks_are_told_how_far_the_leader_has_read(ranks: Ranks) -> None:
+    assert ranks.results("cfg_world:agreement") == [[7, 8], [7, 8]]
 
 
-def test_frames_carry_what_each_rank_brought_whatever_its_size() -> None:
-    first, second = results("cfg_world:frames")
+def test_frames_carry_what_each_rank_brought_whatever_its_size(ranks: Ranks) -> None:
+    first, second = ranks.results("cfg_world:frames")
     assert first == second == [[0, 0], [1, 2], [1000, 2000], [100_000, 200_000]]
