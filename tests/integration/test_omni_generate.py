@@ -140,9 +140,9 @@ def test_progress_counts_the_steps_of_all_pictures(together: Omni) -> None:
         ({"num_outputs_per_prompt": 1.5}, "num_outputs_per_prompt", "a whole number, got a float"),
         ({"negative_prompt": ["a"]}, "negative_prompt", "one for each of the 2 prompts, got 1"),
         (
-            {"num_images_per_prompt": 1, "num_outputs_per_prompt": 1},
+            {"num_images_per_prompt": 1, "num_outputs_per_prompt": 2},
             "num_outputs_per_prompt",
-            "it or num_images_per_prompt",
+            "the same as num_images_per_prompt",
         ),
         ({"height": 65}, "height", "a multiple of 8"),
         ({"guidance_scale": 2.0, "true_cfg_scale": 3.0}, "true_cfg_scale", "the same as guidance_scale"),
@@ -161,6 +161,74 @@ def test_what_cannot_be_carried_out_is_refused_by_name(
 def test_a_prompt_that_is_no_text_is_refused(alone: Omni) -> None:
     with pytest.raises(InvalidRequest, match="prompt: expected a text, got a int"):
         alone.generate([PROMPTS[0], 7])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("prompt", [None, 7, 1.5, True, b"a red circle", {"prompt": "a"}, np.int64(3)])
+def test_what_is_neither_a_prompt_nor_several_is_refused(prompt: Any, alone: Omni) -> None:
+    with pytest.raises(InvalidRequest, match="prompt: expected a text or a list of them, got ") as refused:
+        alone.generate(prompt)
+    assert refused.value.field == "prompt"
+
+
+@pytest.mark.parametrize(
+    "whole", [np.int64, np.int32, np.uint8, np.uint16], ids=lambda kind: str(kind.__name__)
+)
+@pytest.mark.parametrize("real", [np.float64, np.float32, np.float16], ids=lambda kind: str(kind.__name__))
+def test_numbers_may_be_numpys(whole: Any, real: Any, alone: Omni) -> None:
+    (got,) = alone.generate(
+        PROMPTS[0],
+        height=whole(64),
+        width=whole(64),
+        num_inference_steps=whole(2),
+        true_cfg_scale=real(3),
+        num_images_per_prompt=whole(1),
+        seed=whole(7),
+        output_type="np",
+    )
+    (want,) = alone.generate(PROMPTS[0], true_cfg_scale=3.0, seed=7, output_type="np", **FEW)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("wrong", [np.float32(64), np.array([64, 64]), np.bool_(True), "64"])
+def test_what_is_no_whole_number_is_none_of_numpys_either(wrong: Any, alone: Omni) -> None:
+    with pytest.raises(InvalidRequest, match="height: expected a multiple of 8"):
+        alone.generate(PROMPTS[0], height=wrong)
+
+
+def test_the_call_that_others_document_runs_as_it_is_printed() -> None:
+    with Omni(model="shapes", vae_use_slicing=False, vae_use_tiling=False) as omni:
+        pictures = omni.generate(
+            PROMPTS[0],
+            height=64,
+            width=64,
+            generator=torch.Generator().manual_seed(1),
+            true_cfg_scale=3.0,
+            num_inference_steps=2,
+            num_images_per_prompt=1,
+            num_outputs_per_prompt=1,
+        )
+    assert [picture.size for picture in pictures] == [(64, 64)]
+    with pytest.raises(NotAdmitting, match="this Omni is closed"):
+        omni.generate(PROMPTS[0])
+
+
+def test_each_picture_is_told_of_as_soon_as_it_is_there(alone: Omni) -> None:
+    told: list[tuple[int, Any, int]] = []
+
+    def tell(place: int, picture: Any) -> None:
+        left = alone._engine.snapshot()
+        told.append((place, picture, left.waiting + left.running))
+
+    pictures = alone.generate(PROMPTS, seed=1, on_picture=tell, **FEW)
+    assert [place for place, _, _ in told] == [0, 1, 2]
+    assert [picture for _, picture, _ in told] == pictures
+    assert told[0][2] > 0
+
+
+@pytest.mark.parametrize("model", ["", None, 7, b"shapes"])
+def test_a_model_that_is_no_name_is_a_model_error_and_not_the_current_folder(model: Any) -> None:
+    with pytest.raises(ModelError, match="expected a folder, a manifest, or an embedded model"):
+        Omni(model)
 
 
 def test_more_prompts_than_the_line_holds_are_fed_as_it_moves(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from stage_runtime.hosting.owner import StageEngine
 
 Progress = Callable[[int, int], None]
 """(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""
+TakeOutput = Callable[[int, Output], None]
+"""Takes an output and its place in the call."""
 LOOK_S: Final = 0.1  # without news, between two looks at the engine's health
 
 
@@ -29,23 +31,22 @@ class Call:
         """Those under way, by their place in the call. Each holds one of the places."""
         self._fed = 0
         self._news: SimpleQueue[int] = SimpleQueue()
-        self._outputs: dict[int, Output] = {}
+        self._done = 0
         self._steps: dict[int, int] = {}
 
-    def outputs(self, progress: bool | Progress) -> list[Output]:
-        """All of them, in order. Raises: the typed error of the first that fails."""
+    def run(self, take: TakeOutput, progress: bool | Progress) -> None:
+        """Give `take` each output as it comes. Raises: the typed error of the first that fails; what `take` raises."""
         report, close = _reporter(progress, sum(request.steps for request in self._requests))
         try:
-            while len(self._outputs) < len(self._requests):
+            while self._done < len(self._requests):
                 self._feed()
-                self._take(self._next())
+                self._take(self._next(), take)
                 report(sum(self._steps.values()))
         finally:
             for stream in self._streams.values():
                 stream.close()
                 self._places.release()
             close()
-        return [self._outputs[place] for place in range(len(self._requests))]
 
     def _next(self) -> int:
         """Where there is news. The engine ends this wait: also its death and its close give every request an end.
@@ -76,7 +77,7 @@ class Call:
             stream.subscribe(partial(self._news.put, place))
         self._fed += taken
 
-    def _take(self, place: int) -> None:
+    def _take(self, place: int, take: TakeOutput) -> None:
         stream = self._streams.get(place)
         while stream is not None and (outcome := stream.take()) is not None:
             match outcome:
@@ -84,9 +85,10 @@ class Call:
                     self._steps[place] = step
                 case Completed(output=output):
                     self._steps[place] = self._requests[place].steps
-                    self._outputs[place] = output
+                    self._done += 1
                     del self._streams[place]
                     self._places.release()
+                    take(place, output)
                 case _:
                     raise as_error(outcome)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Semaphore, local
@@ -25,15 +25,25 @@ from stage_api.source import Embedded
 from stage_api.spec import ExecutorKind
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_stage_engine
+from stage_runtime.call_arguments import (
+    count_of,
+    for_each,
+    plain,
+    plain_arguments,
+    prompts_of,
+    refused,
+    with_seeds,
+    with_states,
+)
 from stage_runtime.calls import Call, Progress
 from stage_runtime.core.capability import Capability
-from stage_runtime.core.errors import EngineDeadError, InvalidRequest, ModelError
+from stage_runtime.core.errors import EngineDeadError, ModelError, NotAdmitting
 from stage_runtime.core.outcome import Modality, Output
-from stage_runtime.core.request import Request, Value
+from stage_runtime.core.request import Request
 from stage_runtime.engine.phase import Phase
 from stage_runtime.executor.select import default_kind
 from stage_runtime.extensions import Given
-from stage_runtime.pipelines.arguments import build_requests, check_prompt, draw_seed
+from stage_runtime.pipelines.arguments import build_requests, check_prompt
 from stage_runtime.pipelines.contract import Wishes
 from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.steering import Steering
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
     from stage_runtime.hosting.owner import StageEngine
 
 OutputType = Literal["pil", "np"]
+_MODELS: Final = f"a folder, a manifest, or an embedded model ({', '.join(Embedded)})"
 DTYPE: Final = "float32"
 """Where no manifest says otherwise: what diffusers takes, and what gives its bits."""
 
@@ -70,17 +81,20 @@ class Omni(Steering):
         scheduler: str | type | None = None,
         process: str | None = None,
         parallelism: Mapping[str, object] | None = None,
+        vae_use_slicing: bool | None = None,
+        vae_use_tiling: bool | None = None,
         load: bool = True,
     ) -> None:
         """`parallelism`: degrees as a manifest has them, such as {"cfg": 2}; each rank is a process then.
 
         `executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
         itself or as "package.module:Class". `process`: "inline" keeps the engine in this process, "child" gives it
-        one of its own, where classes come as text only. `load`: False leaves loading to the first `generate`, which
-        checks its arguments before.
+        one of its own, where classes come as text only. `vae_use_slicing`: decode a batch picture by picture, and
+        `vae_use_tiling`: a large picture in tiles, to need less memory. `load`: False leaves loading to the first
+        `generate`, which checks its arguments before.
         """
         options = {
-            "maxNumSeqs": max_num_seqs,
+            "maxNumSeqs": plain(max_num_seqs),
             "mode": mode,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device": device,
@@ -88,7 +102,9 @@ class Omni(Steering):
             "process": process,
         }
         engine = {name: value for name, value in options.items() if value is not None}
-        config = _config(model, engine, parallelism)
+        switches = {"slicing": plain(vae_use_slicing), "tiling": plain(vae_use_tiling)}
+        vae = {name: value for name, value in switches.items() if value is not None}
+        config = _config(model, engine, parallelism, vae)
         self._model = resolve_model(config.model)
         own = Given(executor=None if options["executor"] else executor, scheduler=scheduler)
         self._engine = build_stage_engine(config, self._model, name="omni", given=own)
@@ -114,6 +130,8 @@ class Omni(Steering):
                 f"this Omni lives in process {self._home}; a fork has none of its threads: make one after it"
             )
         with self._loading:
+            if self._engine.phase is Phase.CLOSED:
+                raise NotAdmitting("this Omni is closed")
             if self._engine.phase is Phase.CREATED:
                 self._engine.start()
             try:
@@ -144,6 +162,7 @@ class Omni(Steering):
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         output_type: OutputType = "pil",
         progress: bool | Progress = False,
+        on_picture: Callable[[int, Any], object] | None = None,
         **arguments: Any,
     ) -> list[Any]:
         """Pictures of the prompts, in their order; those of one prompt stand together.
@@ -151,39 +170,45 @@ class Omni(Steering):
         `seed`: of the first picture, each next one has 1 more; or one for each prompt. `generator`: one for each
         picture, taken as its state and not moved on; instead of a seed. `output_type`: "pil" for PIL images (a list
         of them for a video), whose `info["seed"]` says the seed; "np" for arrays of float32 in [0, 1], rounded to 8
-        bits. `progress`: a bar, or a function of (steps done, steps in all). `arguments`: the pipeline's own.
+        bits. `progress`: a bar, or a function of (steps done, steps in all). `on_picture`: called with each picture and
+        its place in the list as soon as it is there, in this thread. `arguments`: the pipeline's own.
 
         Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then;
         EngineHung when the device gives no answer.
         """
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-        count = _one_of(num_images_per_prompt, num_outputs_per_prompt)
+        prompts = prompts_of(prompt)
+        count = count_of(num_images_per_prompt, num_outputs_per_prompt)
         self._check_output_type(output_type)
-        negatives = _for_each("negative_prompt", negative_prompt, len(prompts))
+        negatives = for_each("negative_prompt", negative_prompt, len(prompts))
         shared = Wishes(
             prompt="",
             n=count,
-            width=width,
-            height=height,
-            num_inference_steps=num_inference_steps,
-            guidance_scale=guidance_scale,
-            num_frames=num_frames,
-            extra=_plain(arguments),
+            width=plain(width),
+            height=plain(height),
+            num_inference_steps=plain(num_inference_steps),
+            guidance_scale=plain(guidance_scale),
+            num_frames=plain(num_frames),
+            extra=plain_arguments(arguments),
         )
         wishes = [
             replace(shared, prompt=text, negative_prompt=negative)
             for text, negative in zip(prompts, negatives, strict=True)
         ]
         seeded = generator is None
-        wishes = _with_seeds(wishes, seed) if seeded else _with_states(wishes, seed, self._states(generator))
+        wishes = with_seeds(wishes, seed) if seeded else with_states(wishes, seed, self._states(generator))
         requests = self._requests(wishes)
         self.load()
+        pictures: dict[int, Any] = {}
+
+        def take(place: int, output: Output) -> None:
+            seed = requests[place].seed if seeded else None
+            pictures[place] = _array(output) if output_type == "np" else _picture(output, seed)
+            if on_picture is not None:
+                on_picture(place, pictures[place])
+
         with self._drawing():
-            outputs = Call(self._engine, requests, self._places).outputs(progress)
-        if output_type == "np":
-            return [_array(output) for output in outputs]
-        seeds = [request.seed if seeded else None for request in requests]
-        return [_picture(output, seed) for output, seed in zip(outputs, seeds, strict=True)]
+            Call(self._engine, requests, self._places).run(take, progress)
+        return [pictures[place] for place in range(len(requests))]
 
     def close(self) -> None:
         """End what runs and give the model's memory back. Idempotent. Nothing in a fork, which has nothing of it."""
@@ -204,7 +229,7 @@ class Omni(Steering):
         Raises: InvalidRequest if it is marked.
         """
         if getattr(self._here, "drawing", False):
-            raise _refused("progress", "a function that leaves its own Omni alone", "one that calls generate")
+            raise refused("progress", "a function that leaves its own Omni alone", "one that calls generate")
         self._here.drawing = True
         try:
             yield
@@ -223,7 +248,7 @@ class Omni(Steering):
         modality = self._model.record.modality
         possible = ("np",) if modality is Modality.AUDIO else ("pil", "np")
         if asked not in possible:
-            raise _refused("output_type", f"{' or '.join(possible)}, for {modality}", repr(asked))
+            raise refused("output_type", f"{' or '.join(possible)}, for {modality}", repr(asked))
 
     def _states(self, generator: object) -> list[bytes]:
         """What each generator would draw from next."""
@@ -233,14 +258,14 @@ class Omni(Steering):
 
         given = [generator] if isinstance(generator, torch.Generator) else generator
         if not isinstance(given, list | tuple):
-            raise _refused("generator", "a torch.Generator or a list of them", f"a {type(given).__name__}")
+            raise refused("generator", "a torch.Generator or a list of them", f"a {type(given).__name__}")
         device = choose_device(self._device).type
         states = []
         for one in given:
             if not isinstance(one, torch.Generator):
-                raise _refused("generator", "a list of torch.Generator", f"a {type(one).__name__} in it")
+                raise refused("generator", "a list of torch.Generator", f"a {type(one).__name__} in it")
             if one.device.type != device:
-                raise _refused("generator", f"one on {device}, where the noise is drawn", str(one.device))
+                raise refused("generator", f"one on {device}, where the noise is drawn", str(one.device))
             states.append(bytes(one.get_state().numpy()))
         return states
 
@@ -252,22 +277,31 @@ def _close_at(home: int, engine: StageEngine) -> None:
 
 
 def _config(
-    model: str | Path, options: Mapping[str, object], parallelism: Mapping[str, object] | None
+    model: str | Path,
+    options: Mapping[str, object],
+    parallelism: Mapping[str, object] | None,
+    vae: Mapping[str, object],
 ) -> StageConfig:
     """The config of an offline run. Raises: SpecError with every option that the contract refuses; ModelError."""
     value = _manifest(model)
     if parallelism:
-        value["spec"]["parallelism"] = {**parallelism}
+        value["spec"]["parallelism"] = {name: plain(degree) for name, degree in parallelism.items()}
         value["spec"].setdefault("engine", {})["executor"] = default_kind(ranks=2)
     value["spec"].setdefault("engine", {}).update(options)
+    if vae:
+        value["spec"].setdefault("vae", {}).update(vae)
     config = StageConfig.from_stage(parse_stage(value, executable=True))
     engine = config.engine
     room = max(engine.max_queue_size, 2 * engine.max_num_seqs)
     return config.model_copy(update={"engine": engine.model_copy(update={"max_queue_size": room})})
 
 
-def _manifest(model: str | Path) -> dict[str, Any]:
+def _manifest(model: object) -> dict[str, Any]:
     """A stage that serves `model`, as JSON has it."""
+    if not isinstance(model, str | Path) or not str(model):
+        raise ModelError(
+            f"{model!r}: expected {_MODELS}, got {'nothing' if not model else type(model).__name__}"
+        )
     path = Path(model).expanduser()
     if model in list(Embedded):
         source: dict[str, Any] = {"embedded": str(model)}
@@ -276,9 +310,7 @@ def _manifest(model: str | Path) -> dict[str, Any]:
     elif path.is_file():
         return _only(load_manifest(path, executable=True)).to_json()
     else:
-        raise ModelError(
-            f"{model}: expected a folder, a manifest, or an embedded model ({', '.join(Embedded)}), got none"
-        )
+        raise ModelError(f"{model}: expected {_MODELS}, got none")
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -292,60 +324,6 @@ def _only(stages: Sequence[DiffusionStage]) -> DiffusionStage:
         named = ", ".join(stage.metadata.name for stage in stages)
         raise SpecError([Fault("", f"one {names.KIND}", f"{len(stages)}: {named}")])
     return stages[0]
-
-
-def _one_of(images: int | None, outputs: int | None) -> int:
-    """Diffusers calls it one way for pictures and another for the rest."""
-    if images is not None and outputs is not None:
-        raise _refused("num_outputs_per_prompt", "it or num_images_per_prompt", "both")
-    name, count = (
-        ("num_images_per_prompt", images) if outputs is None else ("num_outputs_per_prompt", outputs)
-    )
-    if count is not None and type(count) is not int:
-        raise _refused(name, "a whole number", f"a {type(count).__name__}")
-    return 1 if count is None else count
-
-
-def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:
-    """The pipeline's own arguments, if they are plain values. Raises: InvalidRequest."""
-    plain: dict[str, Value] = {}
-    for name, value in arguments.items():
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise _refused(name, "a text, a number, True or False", f"a {type(value).__name__}")
-        plain[name] = value
-    return plain
-
-
-def _for_each(name: str, value: Any, count: int) -> list[Any]:
-    """`value` for each of `count` prompts: itself, or its items."""
-    if not isinstance(value, list | tuple):
-        return [value] * count
-    if len(value) != count:
-        raise _refused(name, f"one for each of the {count} prompts", str(len(value)))
-    return list(value)
-
-
-def _with_seeds(wishes: Sequence[Wishes], seed: int | Sequence[int] | None) -> list[Wishes]:
-    if seed is None:
-        return [replace(wish, seed=draw_seed()) for wish in wishes]
-    if type(seed) is int:  # True is none
-        return [replace(wish, seed=seed + place * wish.n) for place, wish in enumerate(wishes)]
-    seeds = _for_each("seed", seed, len(wishes))
-    return [replace(wish, seed=one) for wish, one in zip(wishes, seeds, strict=True)]
-
-
-def _with_states(wishes: Sequence[Wishes], seed: object, states: Sequence[bytes]) -> list[Wishes]:
-    """One wish a picture, each with its own generator's state."""
-    if seed is not None:
-        raise _refused("seed", "either a seed or a generator", "both")
-    single = [replace(wish, n=1) for wish in wishes for _ in range(wish.n)]
-    if len(states) != len(single):
-        raise _refused("generator", f"one for each of the {len(single)} pictures", str(len(states)))
-    return [replace(wish, generator_state=state) for wish, state in zip(single, states, strict=True)]
-
-
-def _refused(field: str, expected: str, got: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: expected {expected}, got {got}", field)
 
 
 def _picture(output: Output, seed: int | None) -> Any:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stage_runtime.cli import main, next_number, slug
+from stage_runtime.cli import main
+from stage_runtime.generate import next_number, slug
 
 
 @pytest.mark.parametrize(
