@@ -56,6 +56,10 @@ ENV_KEYS: Final = "OMNISTAGE_KEYS"  # folder of the stage's keys, where it isn't
 ENV_ACCELERATOR: Final = (
     "OMNISTAGE_ACCELERATOR"  # resource of which each rank of the pod was given one, if any
 )
+ENV_CONTROL_SOCKET: Final = (
+    "OMNISTAGE_CONTROL_SOCKET"  # path of the listener for control calls, in a local run
+)
+
 ENV_MODEL_DIR: Final = "OMNISTAGE_MODEL_DIR"  # folder of the model, where its source is mounted or fetched
 ENV_LOG_LEVEL: Final = "OMNISTAGE_LOG_LEVEL"  # least level of what a pod logs; its user's to set
 
@@ -75,6 +79,7 @@ PORT_NAME: Final = "http"  # of HTTP_PORT, in pods and Services
 # Ports.
 HTTP_PORT: Final = 8000  # requests, probes and metrics
 RANKS_PORT: Final = 29501  # of the first pod, for the ranks of the others
+CONTROL_PORT: Final = 29502  # control calls, on the pod's own loopback only
 MASTER_PORT: Final = 29500  # rendezvous of the ranks, torch's own default
 
 # URL paths of a pod.
@@ -96,10 +101,20 @@ KEY_CLIENT_PUBLIC: Final = "client.pub"  # by which the engine knows them
 TOKEN_DIR: Final = (
     "/etc/omnistage-token"  # where the fetching container finds the token of the model's source
 )
-TOKEN_FILE: Final = "token"  # file name under TOKEN_DIR
+CONTROL_TOKEN_DIR: Final = "/etc/omnistage-control"  # where the token of control calls is mounted
+TOKEN_FILE: Final = "token"  # file name under either
 TMP_DIR: Final = "/tmp"  # the only folder on disk that a pod's processes write to
 SHM_DIR: Final = "/dev/shm"  # where ranks hand over pictures
-MOUNTS: Final = (CONFIG_DIR, KEYS_DIR, TOKEN_DIR, MODEL_DIR, EMBEDDED_DIR, TMP_DIR, SHM_DIR)
+MOUNTS: Final = (
+    CONFIG_DIR,
+    KEYS_DIR,
+    TOKEN_DIR,
+    CONTROL_TOKEN_DIR,
+    MODEL_DIR,
+    EMBEDDED_DIR,
+    TMP_DIR,
+    SHM_DIR,
+)
 """Paths of a pod that are the operator's or the image's; nothing of a user's may hide them."""
 TERMINATION_LOG: Final = "/dev/termination-log"  # where the kubelet reads a pod's last words
 

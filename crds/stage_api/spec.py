@@ -14,6 +14,7 @@ from pydantic import Field
 
 from stage_api import names
 from stage_api.base import Contract, Law
+from stage_api.control import ControlSpec
 from stage_api.devices import DEVICE_WORDS, Device, default_resource
 from stage_api.errors import Fault
 from stage_api.failure import FailurePolicySpec
@@ -302,6 +303,9 @@ class PodSections(Contract):
     )
     vae: Annotated[VaeSpec, Section()] = Field(
         default=VaeSpec(), description="How the VAE saves memory, at the price of time."
+    )
+    control: Annotated[ControlSpec, Section()] = Field(
+        default=ControlSpec(), description="Whether the stage can be paused, put to sleep and profiled."
     )
 
 

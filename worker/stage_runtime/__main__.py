@@ -145,6 +145,7 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     from stage_runtime.assemble import build_app, build_stage_engine, client_of
     from stage_runtime.local.leash import ChildEnd
     from stage_runtime.pipelines.served import resolve_model
+    from stage_runtime.server.control.listener import control_listener
     from stage_runtime.server.http.drain import Drain
     from stage_runtime.server.http.serve import Grace, listen, serve, url_of
 
@@ -152,14 +153,21 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     model = resolve_model(config.model)
     engine = build_stage_engine(config, model, epoch=_epoch(), log_as=config.name)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
-    drain = Drain()
+    drain, stage = Drain(), client_of(engine)
     app = build_app(config, model, engine, drain, epoch=_epoch())
+    control = control_listener(config.control, stage, os.environ)
     engine.start()
     if leash is not None:
         leash.tell(url_of(listening))
     grace = Grace(admit_s=float(config.drain.admit_seconds), finish_s=float(config.drain.timeout_seconds))
     return await serve(
-        app, client_of(engine), drain, listening=listening, grace=grace, close_engine=engine.close
+        app,
+        stage,
+        drain,
+        listening=listening,
+        grace=grace,
+        close_engine=engine.close,
+        beside=None if control is None else (control.app, control.listening),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stage_runtime import generate
+from stage_runtime.remote_control.arguments import add_arguments as add_control_arguments
 
 if TYPE_CHECKING:
     from stage_api.errors import SpecError
@@ -60,6 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     drawing = commands.add_parser("generate", help="draw pictures without a server")
     generate.add_arguments(drawing)
     drawing.set_defaults(command=_generate)
+
+    steering = commands.add_parser("control", help="pause, put to sleep, wake or profile a stage that runs")
+    add_control_arguments(steering)
+    steering.set_defaults(command=_control)
 
     validate = commands.add_parser("validate", help="check manifests, and name every fault")
     validate.add_argument("manifests", metavar="MANIFEST", type=Path, nargs="+")
@@ -131,6 +136,18 @@ def _generate(arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(f"{error.filename or arguments.output}: {error.strerror or error}", 1)
     return 0
+
+
+def _control(arguments: argparse.Namespace) -> int:
+    from stage_runtime.core.errors import StageError
+    from stage_runtime.remote_control.command import control
+
+    try:
+        return control(arguments)
+    except StageError as error:
+        return _fail(str(error), 1)
+    except OSError as error:
+        return _fail(f"{error.filename or arguments.stage}: {error.strerror or error}", 1)
 
 
 def _port(text: str) -> int:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stage_api import names
+from stage_api.control import ControlSpec
 from stage_api.kube_values import amount
 from stage_api.source import ClaimSource, HuggingFaceSource, ModelSource
 from stage_api.stage import DiffusionStage
 from stage_operator.values import Manifest
 
 CONFIG: Final = f"{names.VOLUME_PREFIX}config"
+CONTROL: Final = f"{names.VOLUME_PREFIX}control"
 KEYS: Final = f"{names.VOLUME_PREFIX}keys"
 MODEL: Final = f"{names.VOLUME_PREFIX}model"
 SHM: Final = f"{names.VOLUME_PREFIX}shm"
@@ -40,6 +42,8 @@ def mounted(stage: DiffusionStage, config_map: str, ordinal: int) -> tuple[Mount
     if stage.spec.parallelism.world_size > stage.spec.ranks_per_pod:
         found.append(_keys(stage, ordinal))
     found.append(_token(stage.spec.model.source.hugging_face))
+    if ordinal == 0:
+        found.append(_control_token(stage.spec.control))
     return tuple(one for one in found if one is not None)
 
 
@@ -102,6 +106,16 @@ def _token(source: HuggingFaceSource | None) -> Mounted | None:
     secret = {"secretName": ref.name, "items": [{"key": ref.key, "path": names.TOKEN_FILE}]}
     volume = {"name": TOKEN, "secret": secret}
     return Mounted(volume, in_fetch=_mount(TOKEN, names.TOKEN_DIR, read_only=True))
+
+
+def _control_token(control: ControlSpec) -> Mounted | None:
+    """NB: mounted as a folder, since files of a Secret that are mounted one by one never change."""
+    if not control.enabled or control.token_secret_ref is None:
+        return None
+    ref = control.token_secret_ref
+    secret = {"secretName": ref.name, "items": [{"key": ref.key, "path": names.TOKEN_FILE}]}
+    mount = _mount(CONTROL, names.CONTROL_TOKEN_DIR, read_only=True)
+    return Mounted({"name": CONTROL, "secret": secret}, in_stage=mount)
 
 
 def _model(source: ModelSource) -> Mounted | None:

@@ -89,7 +89,7 @@ def test_every_fault_of_a_config_is_named() -> None:
     assert messages(changed(ranksPerPod=0, later=True, drain={"admitSeconds": -1})) == [
         "drain.admitSeconds: expected an integer 0..300, got -1",
         "ranksPerPod: expected an integer 1..16, got 0",
-        "later: expected one of the fields model, engine, parallelism, startup, drain, offload, vae, "
+        "later: expected one of the fields model, engine, parallelism, startup, drain, offload, vae, control, "
         "contractVersion, name, namespace, ranksPerPod, topologyDigest, got an unknown field",
     ]
 

@@ -52,6 +52,7 @@ CHANGES = [
     {"offload": {"distributedLayerwise": {"enabled": True}}},
     {"vae": {"slicing": True}},
     {"vae": {"tiling": True}},
+    {"control": {"enabled": True, "tokenSecretRef": {"name": "keys"}}},
     {"gang": {"mode": "None"}},
 ]
 SURROUNDINGS = [

@@ -56,6 +56,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         },
         "offload": {"distributedLayerwise": {"enabled": False, "allGather": True}},
         "vae": {"slicing": False, "tiling": False},
+        "control": {"enabled": False},
         "suspend": False,
         "resources": {"requests": {}, "limits": {}, "sharedMemory": "2Gi"},
         "podTemplate": {},

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from stage_api.config import StageConfig
 from stage_api.failure import Evidence, FailurePolicySpec, History, Hold, Restart, decide
 from stage_api.outcome import ExitCode, TerminationReport
 from stage_runtime.exit import ENV_TERMINATION_LOG
+from stage_runtime.local.control_socket import control_socket
 from stage_runtime.local.handover import Handover
 from stage_runtime.local.leash import ParentEnd
 from stage_runtime.local.manifest import local_config, local_stage
@@ -42,9 +43,11 @@ def run(manifest: Path, *, host: str = LOCAL_HOST, port: int | None = None) -> i
     """
     stage = local_stage(manifest)
     config = local_config(stage)
-    with Handover(config) as handover, OtherPods(config) as others:
+    with ExitStack() as held:
+        handover, others = held.enter_context(Handover(config)), held.enter_context(OtherPods(config))
+        control = held.enter_context(control_socket(config.name)) if config.control.enabled else None
         policy = stage.spec.failure_policy
-        return _Supervisor(config, policy, handover, others, (host, port)).to_its_end()
+        return _Supervisor(config, policy, handover, others, (host, port), control).to_its_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,15 @@ class _Supervisor:
         handover: Handover,
         others: OtherPods,
         listen: tuple[str, int | None],
+        control: Path | None = None,
     ) -> None:
+        """`control`: path of the socket for control calls; None for none."""
         self._config = config
         self._policy = policy
         self._handover = handover
         self._others = others
         self._host, self._port = listen
+        self._control = {} if control is None else {names.ENV_CONTROL_SOCKET: str(control)}
         self._child: subprocess.Popen[bytes] | None = None
         self._asked_to_stop = False
         self._interrupted = False
@@ -144,6 +150,7 @@ class _Supervisor:
         return {
             **os.environ,
             **self._others.environ(),
+            **self._control,
             names.ENV_STAGE: self._config.name,
             names.ENV_EPOCH: str(epoch),
         }

@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from stage_api.outcome import ExitCode
+from stage_runtime.core.control import Wake
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.engine.phase import Phase
 from stage_runtime.hosting.client import StageClient
@@ -160,7 +161,7 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - what a serving process is made of
     app: FastAPI,
     stage: StageClient,
     drain: Drain,
@@ -168,18 +169,19 @@ async def serve(
     listening: socket.socket,
     grace: Grace,
     close_engine: Callable[[float], None],
+    beside: tuple[FastAPI, socket.socket] | None = None,
 ) -> BaseException | None:
     """Serve until SIGTERM, SIGINT or the engine's death. None when it was drained, else what it died of.
 
     `close_engine` ends what still runs, within so many seconds; called in a thread, and not while the stage starts:
     loading can't be broken off, nobody waits for it, and it ends with the process. A second SIGINT ends the process
-    at once. Only for the main thread.
+    at once. `beside`: another application and its own socket, served as long. Only for the main thread.
     """
     server = HttpServer(app)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http")
     dying = asyncio.create_task(_end(stage), name="watch")
     try:
-        with stop_signals() as stop:
+        with stop_signals() as stop, _served_beside(beside):
             await first(server.accepting.wait(), serving)
             log.info("listening", extra={"url": url_of(listening)})
             await first(stop.wait(), dying, serving)
@@ -187,7 +189,10 @@ async def serve(
             drain.move(Door.CLOSING)
             server.finish_connections()
             if stop.is_set() and not dying.done() and not starting:
+                waking = None if beside is None else asyncio.create_task(_wake(stage), name="wake")
                 await _drain(stage, drain, grace, dying)
+                if waking is not None:
+                    waking.cancel()
             drain.move(Door.CLOSED)
             if not starting:
                 await _close(close_engine)
@@ -197,6 +202,28 @@ async def serve(
     finally:
         dying.cancel()
     return dying.result() if dying.done() and not dying.cancelled() else None
+
+
+@contextlib.contextmanager
+def _served_beside(beside: tuple[FastAPI, socket.socket] | None) -> Iterator[None]:
+    """Served meanwhile. Who still waits for an answer of it in the end has lost it: the process ends."""
+    if beside is None:
+        yield
+        return
+    app, listening = beside
+    serving = asyncio.create_task(HttpServer(app).serve(sockets=[listening]), name="beside")
+    try:
+        yield
+    finally:
+        serving.cancel()
+
+
+async def _wake(stage: StageClient) -> None:
+    """Have what was taken in finish, though somebody has paused the stage or put it to sleep."""
+    try:
+        await stage.control(Wake())
+    except StageError as error:
+        log.warning("can't go on to drain", extra={"error": str(error)})
 
 
 async def _drain(

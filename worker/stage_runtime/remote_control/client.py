@@ -1,0 +1,85 @@
+"""Control calls to one replica over HTTP, whatever carries the bytes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from stage_runtime.core.errors import StageError
+
+PATIENCE_S: Final = 1900.0
+"""Longer than any call may take: weights are moved and traces written for minutes."""
+PIECE_BYTES: Final = 1 << 20
+
+Connect = Callable[[], socket.socket]
+
+
+class ControlRefused(StageError):
+    """A replica did not do what it was told; the message is its own."""
+
+
+class ControlClient:
+    """Calls to one replica. Each has a connection of its own."""
+
+    def __init__(self, connect: Connect, token: str | None = None) -> None:
+        """Whatever `connect` gives is closed after a call. `token`: None where to be let in is proof enough."""
+        self._connect = connect
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+
+    def call(self, method: str, path: str, body: dict[str, object] | None = None) -> Any:
+        """The answer, as JSON has it. Raises: ControlRefused; OSError where nobody answers."""
+        with _Connection(self._connect()) as connection:
+            connection.request(
+                method,
+                f"/control{path}",
+                None if body is None else json.dumps(body),
+                {**self._headers, **({} if body is None else {"content-type": "application/json"})},
+            )
+            return json.loads(_checked(connection.getresponse()).read())
+
+    def download(self, trace: str, folder: Path) -> Path:
+        """Write the trace of that name into `folder`; its path. Raises: as `call`."""
+        target = folder / Path(trace).name
+        part = target.with_name(f"{target.name}.part-{os.getpid()}")
+        with _Connection(self._connect()) as connection:
+            connection.request("GET", f"/control/traces/{trace}", headers=self._headers)
+            response = _checked(connection.getresponse())
+            try:
+                with part.open("wb") as file:
+                    while piece := response.read(PIECE_BYTES):
+                        file.write(piece)
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+        return target
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection over a socket that is there already."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__("stage")
+        connected.settimeout(PATIENCE_S)
+        self.sock = connected
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+    if response.status == http.HTTPStatus.OK:
+        return response
+    text = response.read()
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = f"answered {response.status}"
+    raise ControlRefused(str(message))
