@@ -145,7 +145,6 @@ def test_progress_counts_the_steps_of_all_pictures(together: Omni) -> None:
             "the same as num_images_per_prompt",
         ),
         ({"height": 65}, "height", "a multiple of 8"),
-        ({"guidance_scale": 2.0, "true_cfg_scale": 3.0}, "true_cfg_scale", "the same as guidance_scale"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )

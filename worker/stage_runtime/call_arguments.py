@@ -45,13 +45,17 @@ def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Value]:
     return found
 
 
-def prompts_of(prompt: Any) -> list[str]:
-    """One prompt, or several. Raises: InvalidRequest for what is neither; what each of them may be is checked later."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if prompt is None or isinstance(prompt, bytes | Mapping) or not hasattr(prompt, "__iter__"):
-        raise refused("prompt", "a text or a list of them", _kind(prompt))
-    return list(prompt)
+def for_prompts(shared: Wishes, prompt: Any, negative_prompt: Any) -> list[Wishes]:
+    """`shared` for one prompt or for several, each with its negative one.
+
+    Raises: InvalidRequest for what is neither; what each prompt may be is checked later.
+    """
+    prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
+    negatives = for_each("negative_prompt", negative_prompt, len(prompts))
+    return [
+        replace(shared, prompt=text, negative_prompt=negative)
+        for text, negative in zip(prompts, negatives, strict=True)
+    ]
 
 
 def count_of(images: object, outputs: object) -> int:
@@ -98,6 +102,12 @@ def with_states(wishes: Sequence[Wishes], seed: object, states: Sequence[bytes])
     if len(states) != len(single):
         raise refused("generator", f"one for each of the {len(single)} pictures", str(len(states)))
     return [replace(wish, generator_state=state) for wish, state in zip(single, states, strict=True)]
+
+
+def _several(prompt: Any) -> list[Any]:
+    if prompt is None or isinstance(prompt, bytes | Mapping) or not hasattr(prompt, "__iter__"):
+        raise refused("prompt", "a text or a list of them", _kind(prompt))
+    return list(prompt)
 
 
 def _kind(value: object) -> str:

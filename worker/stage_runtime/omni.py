@@ -15,8 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import finalize
 
-from msgspec.structs import replace
-
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
@@ -27,10 +25,9 @@ from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_stage_engine
 from stage_runtime.call_arguments import (
     count_of,
-    for_each,
+    for_prompts,
     plain,
     plain_arguments,
-    prompts_of,
     refused,
     with_seeds,
     with_states,
@@ -176,13 +173,10 @@ class Omni(Steering):
         Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then;
         EngineHung when the device gives no answer.
         """
-        prompts = prompts_of(prompt)
-        count = count_of(num_images_per_prompt, num_outputs_per_prompt)
         self._check_output_type(output_type)
-        negatives = for_each("negative_prompt", negative_prompt, len(prompts))
         shared = Wishes(
             prompt="",
-            n=count,
+            n=count_of(num_images_per_prompt, num_outputs_per_prompt),
             width=plain(width),
             height=plain(height),
             num_inference_steps=plain(num_inference_steps),
@@ -190,10 +184,7 @@ class Omni(Steering):
             num_frames=plain(num_frames),
             extra=plain_arguments(arguments),
         )
-        wishes = [
-            replace(shared, prompt=text, negative_prompt=negative)
-            for text, negative in zip(prompts, negatives, strict=True)
-        ]
+        wishes = for_prompts(shared, prompt, negative_prompt)
         seeded = generator is None
         wishes = with_seeds(wishes, seed) if seeded else with_states(wishes, seed, self._states(generator))
         requests = self._requests(wishes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -289,29 +288,6 @@ def test_only_the_fetching_container_writes_the_model_and_sees_the_token() -> No
     assert write is not None
     assert read["readOnly"] is True
     assert "readOnly" not in write
-
-
-def test_the_token_of_control_calls_is_mounted_as_a_folder_in_the_first_pod_alone() -> None:
-    """A file that is mounted by itself would never change, however often the Secret does."""
-    control = {"enabled": True, "tokenSecretRef": {"name": "steer", "key": "word"}}
-    first, second = made(stage_of(control=control, parallelism={"data": 2}, topology={"ranksPerPod": 1}))
-    assert mount(first, names.CONTROL_TOKEN_DIR) == {
-        "name": "omnistage-control",
-        "mountPath": names.CONTROL_TOKEN_DIR,
-        "readOnly": True,
-    }
-    assert volume(first, "omnistage-control")["secret"] == {
-        "secretName": "steer",
-        "items": [{"key": "word", "path": "token"}],
-    }
-    assert mount(second, names.CONTROL_TOKEN_DIR) is None
-    assert mount(only(stage_of()), names.CONTROL_TOKEN_DIR) is None
-
-
-def test_no_port_of_control_calls_is_declared_or_let_in() -> None:
-    """It listens on the pod's own loopback, where a port-forward ends."""
-    stage = stage_of(control={"enabled": True, "tokenSecretRef": {"name": "steer"}})
-    assert str(names.CONTROL_PORT) not in json.dumps(only(stage))
 
 
 def test_a_fetching_container_needs_no_accelerator() -> None:
