@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import Field
 
-from stage_api.base import Contract, Limit
+from stage_api.base import Contract
 
 
 class VaeSpec(Contract):
@@ -21,5 +18,3 @@ class VaeSpec(Contract):
         description="Decode a large picture in overlapping tiles, which are blended where they meet. "
         "A picture of one tile stays as it is.",
     )
-
-    executable: ClassVar[Mapping[str, Limit]] = {"slicing": False, "tiling": False}

@@ -18,6 +18,7 @@ from stage_runtime.core.capability import Capability
 from stage_runtime.core.outcome import Aborted, Completed, Failed, Modality, Outcome, Output, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.executor.uni import UniExecutor
+from stage_runtime.features.feature import Features
 from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import OutputFormat
 from stage_runtime.sched.base import BaseScheduler
@@ -92,6 +93,7 @@ class HubStage:
         merge: bool = True,
         output: OutputFormat = LATENTS,
         faults: FaultProbe | None = None,
+        features: Features = (),
     ) -> HubStage:
         """A stage over a loaded pipeline. `base` are its arguments but prompt, steps and generator."""
         made: list[Worker] = []
@@ -104,6 +106,7 @@ class HubStage:
                     torch.device("cpu"),
                     faults=faults,
                     options=RunnerOptions(merge=merge, output=output),
+                    features=features,
                 )
             )
             return made[0]
@@ -132,14 +135,14 @@ class HubStage:
         if aborted is not None:
             self.told.append(aborted)
 
-    def tick(self) -> Sequence[Outcome]:
-        """One turn, as the engine's loop makes it."""
+    def tick(self, patience_s: float | None = None) -> Sequence[Outcome]:
+        """One turn, as the engine's loop makes it. `patience_s`: on the monotonic clock, for calls answered late."""
         wave = self.scheduler.schedule(self.ticks)
         self.ticks += 1
         if wave.is_empty:
             return []
         self.executor.submit(wave)
-        told = self.scheduler.update(self.executor.poll(None), self.ticks)
+        told = self.scheduler.update(self.executor.poll(patience_s), self.ticks)
         self.told += told
         return told
 

@@ -27,6 +27,7 @@ from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.devices.kinds import choose_device, compute_device
 from stage_runtime.features.feature import Feature, Features, Served, Unsuitable, claimed, suited
 from stage_runtime.features.guidance.feature import Guidance
+from stage_runtime.features.vae.feature import VaeSlicing, VaeTiling
 from stage_runtime.ipc.hatch import Hatch
 from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender, check_folder
@@ -56,7 +57,7 @@ from stage_runtime.worker.session import Deliveries, Session
 from stage_runtime.worker.threads import cpu_threads
 from stage_runtime.worker.worker import TAKEN, Worker
 
-FEATURES: Final[tuple[type[Feature], ...]] = (Guidance,)
+FEATURES: Final[tuple[type[Feature], ...]] = (Guidance, VaeSlicing, VaeTiling)
 """Every feature, the outermost first: it sees a call before the others do. The last is next to the model."""
 
 LoadPipeline = Callable[[torch.device], Any]

@@ -82,7 +82,7 @@ class Omni(Steering):
         vae_use_tiling: bool | None = None,
         load: bool = True,
     ) -> None:
-        """`parallelism`: degrees as a manifest has them, such as {"cfg": 2}; each rank is a process then.
+        """`parallelism`: degrees as a manifest has them, such as {"data": 2}; each rank is a process then.
 
         `executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
         itself or as "package.module:Class". `process`: "inline" keeps the engine in this process, "child" gives it

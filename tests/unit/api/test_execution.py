@@ -63,14 +63,6 @@ def test_spreading_layers_over_ranks_is_refused() -> None:
     assert unsupported(spec(offload={"distributedLayerwise": {"allGather": False}})) == ()
 
 
-@pytest.mark.parametrize("switch", ["slicing", "tiling"])
-def test_switches_of_the_vae_that_nothing_applies_yet_are_refused(switch: str) -> None:
-    assert unsupported(spec(vae={switch: True})) == (
-        Fault(f"spec.vae.{switch}", "false in this version", "true"),
-    )
-    assert unsupported(spec(vae={switch: False})) == ()
-
-
 def test_what_is_refused_is_named_beside_a_section_that_cannot_be_read() -> None:
     sections = {"parallelism": {"tensor": 2}, "offload": [1], "engine": 3}
     assert [fault.path for fault in unsupported_in(DiffusionStageSpec, sections)] == [

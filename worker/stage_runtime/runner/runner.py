@@ -154,7 +154,7 @@ class Runner:
         """End all scripts and let go of the model."""
         self.forget(list(self._requests))
         self._batcher.modules = {}
-        self._factory.pipeline = None
+        self._factory.close()
 
     def _outcome(self, request_id: str, previews: Mapping[str, Preview]) -> ExecutorOutcome | None:
         script, request = self._hub.scripts[request_id], self._requests[request_id]

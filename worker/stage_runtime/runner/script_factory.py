@@ -28,6 +28,9 @@ class Attendant(Protocol):
     def held(self) -> dict[str, int]:
         """What is kept, by kind."""
 
+    def close(self) -> None:
+        """No script comes any more."""
+
 
 @dataclass(slots=True)
 class ScriptFactory:
@@ -78,3 +81,9 @@ class ScriptFactory:
         for attendant in self.attendants:
             found |= attendant.held()
         return found
+
+    def close(self) -> None:
+        """Let go of the pipeline, and of who looked after its scripts. All of them are forgotten by now."""
+        for attendant in self.attendants:
+            attendant.close()
+        self.attendants, self.pipeline = (), None
