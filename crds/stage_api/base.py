@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from stage_api.errors import Fault
 
+UNREAD_RULES: Final = "x-unread-rules"  # of a schema: the laws that the API server can't read
 LAW_BROKEN: Final = "law_broken"  # type of the pydantic error whose context carries the faults
 
 
@@ -28,13 +29,14 @@ Limit = int | tuple[str, ...]
 class Law:
     """One rule over the fields `reads` of the model that carries it.
 
-    `check` takes those fields' values in that order and gives the fault, or None. `cel` is the
-    same rule for the API server (`self` is the carrying model), `message` what it answers with, and
-    `field` the field it blames, by its path from the carrying model; empty, the model as a whole.
+    `check` takes those fields' values in that order and gives the fault, or None. `cel` is the same rule for the API
+    server (`self` is the carrying model), or None where it can't read the fields and the operator alone says it.
+    `message` is what is answered, and `field` the field it blames, by its path from the carrying model; empty, the
+    model as a whole.
     """
 
     reads: tuple[str, ...]
-    cel: str
+    cel: str | None
     message: str
     check: Callable[..., Fault | None]
     field: str = ""
@@ -80,12 +82,13 @@ class Contract(BaseModel):
     ) -> JsonSchemaValue:
         """The model's JSON schema with its laws as CEL."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        if cls.laws:
-            schema["x-kubernetes-validations"] = [
-                {"rule": law.cel, "message": law.message}
-                | ({"fieldPath": f".{law.field}"} if law.field else {})
-                for law in cls.laws
-            ]
+        for law in cls.laws:
+            where = {"fieldPath": f".{law.field}"} if law.field else {}
+            if law.cel is None:
+                schema.setdefault(UNREAD_RULES, []).append({"message": law.message, **where})
+            else:
+                rule = {"rule": law.cel, "message": law.message, **where}
+                schema.setdefault("x-kubernetes-validations", []).append(rule)
         return schema
 
     def to_json(self) -> dict[str, Any]:

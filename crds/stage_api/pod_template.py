@@ -158,8 +158,15 @@ def _mapping(node: Mapping[str, Any], field: str, path: str = "") -> Mapping[str
     return Fault(join(path, field), "a mapping", show(value))
 
 
+def without_nulls(value: Any) -> Any:
+    """A template's value without the keys that are null, at any depth: they count as left out."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _refuse(template: dict[str, Any]) -> dict[str, Any]:
-    if found := tuple(faults(template)):
+    if found := tuple(faults(without_nulls(template))):
         text = "; ".join(map(str, found))
         raise PydanticCustomError(LAW_BROKEN, "{text}", {"text": text, "faults": found})
     return template

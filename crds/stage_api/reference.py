@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from stage_api import names, schema
+from stage_api.base import UNREAD_RULES
 from stage_api.errors import join
 from stage_api.execution import executed
 from stage_api.outcome import ExitCode
@@ -84,7 +85,7 @@ def _rules(root: schema.Schema) -> str:
 
 
 def _messages(node: schema.Schema, path: str) -> Iterator[tuple[str, str]]:
-    for rule in node.get("x-kubernetes-validations", ()):
+    for rule in (*node.get(schema.RULES, ()), *node.get(UNREAD_RULES, ())):
         yield join(path, rule.get("fieldPath", "").removeprefix(".")), rule["message"]
     for name, child in node.get("properties", {}).items():
         yield from _messages(child, join(path, name))

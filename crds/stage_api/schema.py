@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
-from stage_api.base import Contract
+from stage_api.base import UNREAD_RULES, Contract
 
 Schema = dict[str, Any]
 
@@ -19,7 +19,8 @@ EXPECTED: Final = "x-expected"
 RULES: Final = "x-kubernetes-validations"
 _KEYS: Final = (
     "description", "type", "format", "enum", "default", "minimum", "maximum", "minLength", "maxLength",
-    "pattern", "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string", "required",
+    "pattern", "minItems", "maxItems", "maxProperties", "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields", "required",
     "x-kubernetes-validations", "items", "properties", "additionalProperties",
 )  # fmt: skip
 """The order of a schema's keys: what a reader asks first comes first."""
@@ -38,7 +39,7 @@ def published(schema: Schema) -> Schema:
     return {
         key: published(value) if isinstance(value, dict) else value
         for key, value in schema.items()
-        if key != EXPECTED
+        if key not in (EXPECTED, UNREAD_RULES)
     }
 
 

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from stage_api import names
 from stage_api.base import Contract, Law
 from stage_api.errors import Fault, show
+from stage_api.kube_values import PRUNED
 from stage_api.spec import DiffusionStageSpec
 from stage_api.status import DiffusionStageStatus
 
@@ -27,8 +28,8 @@ class Metadata(Contract):
 
     name: str
     namespace: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = "default"
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], PRUNED] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], PRUNED] = Field(default_factory=dict)
     uid: str | None = None
     generation: int | None = None
     resource_version: str | None = None

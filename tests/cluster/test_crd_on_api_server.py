@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from stage_api import crdgen, names
-from stage_api.manifest import load_manifest
+from stage_api.manifest import load_manifest, parse_manifest, parse_stage
 from stage_api.yaml_text import documents
 from support.live_cluster import needs_api_server
 from unit.api.bad_stages import CASES, ROOT, SHAPES, manifest
+from unit.api.nulls import nulled
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 NAMESPACE = "omnistage-crd-test"
@@ -67,11 +68,45 @@ def test_the_server_fills_in_the_defaults_that_python_fills_in(path: Path) -> No
     assert stored["spec"] == load_manifest(path)[0].spec.to_json()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+@pytest.mark.parametrize("case", [case for case in CASES if "server" in case], ids=lambda case: case["case"])
 def test_the_server_refuses_what_python_refuses(case: dict[str, Any]) -> None:
     done = kubectl("create", "--dry-run=server", "-f", "-", stdin=manifest(case))
     assert done.returncode != 0, "accepted"
     assert case["server"] in done.stderr
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "operator" in case], ids=lambda case: case["case"]
+)
+def test_the_server_takes_what_only_the_operator_can_judge(case: dict[str, Any]) -> None:
+    succeed("create", "--dry-run=server", "-f", "-", stdin=manifest(case))
+
+
+@pytest.mark.parametrize("cpu", ["0.5", "1", "1.0", "'500m'", "1e-1"])
+def test_the_server_takes_an_amount_as_a_pod_does(cpu: str) -> None:
+    head = f"apiVersion: {names.API_VERSION}\nkind: {names.KIND}\nmetadata: {{name: a}}\n"
+    amounts = f"resources: {{requests: {{cpu: {cpu}}}, limits: {{cpu: 2}}, sharedMemory: 1Gi}}"
+    text = f"{head}spec: {{model: {{source: {{embedded: shapes}}}}, {amounts}}}\n"
+    stored = json.loads(succeed("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=text))
+    (mine,) = parse_manifest(text)
+    told = stored["spec"]["resources"]["requests"]["cpu"]
+    assert told == mine.spec.resources.requests["cpu"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a", "image": "a", "resources": stored["spec"]["resources"]}]},
+    }
+    del pod["spec"]["containers"][0]["resources"]["sharedMemory"]
+    succeed("create", "--dry-run=server", "-f", "-", stdin=pod)
+
+
+def test_the_server_takes_a_null_for_left_out_wherever_something_may_be_left_out() -> None:
+    spec, told = nulled(SHAPES["spec"]["model"]["source"])
+    stage = {**SHAPES, "spec": spec}
+    stored = json.loads(succeed("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=stage))
+    assert parse_stage({**SHAPES, "spec": stored["spec"]}).spec == parse_stage(stage).spec
+    assert told > 50
 
 
 @pytest.mark.parametrize("value", ["null", "2.0", "2"])

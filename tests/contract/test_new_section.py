@@ -56,7 +56,7 @@ config = StageConfig.from_stage(asked).encode()
 print(json.dumps({
     "crd": crd["properties"]["spec"]["properties"].get("glow"),
     "page": [line for line in page.splitlines() if "glow" in line],
-    "revisions": [revision_of(plain.spec), revision_of(parse_stage(stage(glow={})).spec), revision_of(asked.spec)],
+    "revisions": [revision_of(one) for one in (plain, parse_stage(stage(glow={})), asked)],
     "config": json.loads(config).get("glow"),
     "read": parse(config).glow.strength if "glow" in config else None,
     "refused": refused(stage(glow={"strength": 5, "colour": True})),

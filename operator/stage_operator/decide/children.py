@@ -89,6 +89,5 @@ def _all_read_the_new_config(
     if since_s is None:
         return False
     return all(
-        pod.revision == wish.revision and pod.created_s is not None and pod.created_s >= since_s
-        for pod in made
+        pod.revision in wish.same and pod.created_s is not None and pod.created_s >= since_s for pod in made
     )

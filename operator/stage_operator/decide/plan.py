@@ -20,7 +20,15 @@ from stage_operator.decide import children, conditions, events, told_by_pods
 from stage_operator.decide.conditions import View
 from stage_operator.decide.remembered_status import Memory, read, recall, written
 from stage_operator.decide.replica import LIVE, Life, Replica, advance, deletions, gather
-from stage_operator.decide.rollout import Settled, Wish, asked_restart, is_available, settle, wanted_revision
+from stage_operator.decide.rollout import (
+    Settled,
+    Wish,
+    asked_restart,
+    is_available,
+    settle,
+    spelled_revision,
+    wanted_revision,
+)
 from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import Sight, observe
 from stage_operator.manifests.refusal import refused
@@ -57,11 +65,13 @@ class _Planning:
         self.sight: Sight = observe(objects)
         self.memory: Memory = recall(objects.stage, self.sight.pods, self.sight.gone)
         self.topology = derive(stage.spec.parallelism, stage.spec.ranks_per_pod)
+        revision = wanted_revision(stage)
         self.wish = Wish(
             spec=stage.spec,
-            revision=wanted_revision(stage),
+            revision=revision,
             pods=self.topology.pods,
             first_epoch=self.memory.first_epoch,
+            same=frozenset({revision, spelled_revision(stage)}),
         )
 
     def plan(self) -> Plan:
@@ -91,9 +101,15 @@ class _Planning:
         )
 
     def _remembered(self) -> dict[int, Life]:
-        """What is remembered; of lives of this spec it is known how many pods they have."""
+        """What is remembered; of lives of this spec it is known how many pods they have.
+
+        Their revision is called by its name of today from now on, whatever an older operator called it.
+        """
+        wish = self.wish
         return {
-            index: replace(life, pods=self.wish.pods) if life.revision == self.wish.revision else life
+            index: replace(life, pods=wish.pods, revision=wish.revision)
+            if life.revision in wish.same
+            else life
             for index, life in self.memory.lives.items()
         }
 

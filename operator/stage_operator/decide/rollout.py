@@ -15,7 +15,7 @@ from typing import Final
 
 from stage_api import names
 from stage_api.replica_status import ReplicaPhase
-from stage_api.revision import revision_of
+from stage_api.revision import revision_of, spelled_revision_of
 from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import DiffusionStage
 from stage_operator.decide.replica import LIVE, WHOLE, Life, Replica, begun, is_vacant, stopped
@@ -40,6 +40,8 @@ class Wish:
     """Of each replica."""
     first_epoch: int = 0
     """Where the lives of a replica that is new begin to be counted."""
+    same: frozenset[str] = frozenset()
+    """That revision, and its name of older operators."""
 
     @property
     def replicas(self) -> int:
@@ -80,7 +82,16 @@ def asked_restart(stage: DiffusionStage) -> str | None:
 
 def wanted_revision(stage: DiffusionStage) -> str:
     """The revision that pods should have. To ask for a restart is to ask for another one of the same spec."""
-    revision, asked = revision_of(stage.spec), asked_restart(stage)
+    return _restarted(revision_of(stage), stage)
+
+
+def spelled_revision(stage: DiffusionStage) -> str:
+    """What older operators called the wanted revision."""
+    return _restarted(spelled_revision_of(stage), stage)
+
+
+def _restarted(revision: str, stage: DiffusionStage) -> str:
+    asked = asked_restart(stage)
     if asked is None:
         return revision
     return f"{revision}-{hashlib.sha256(asked.encode()).hexdigest()[:_RESTART_CHARS]}"

@@ -82,7 +82,7 @@ def _identity(stage: DiffusionStage, replica: int, epoch: int) -> dict[str, str]
     return {
         names.LABEL_REPLICA: str(replica),
         names.LABEL_EPOCH: str(epoch),
-        names.LABEL_REVISION: revision_of(stage.spec),
+        names.LABEL_REVISION: revision_of(stage),
         names.LABEL_MODEL: names.label_value(stage.served_name),
     }
 

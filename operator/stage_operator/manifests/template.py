@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from stage_api.pod_template import without_nulls
 from stage_operator.values import Manifest
 
 _KEYS: Final = {
@@ -29,14 +30,14 @@ _JOINED: Final = frozenset({"tolerations", "topologySpreadConstraints", "schedul
 
 def overlay(pod: Manifest, template: Mapping[str, Any]) -> Manifest:
     """The pod with the template's labels, annotations and spec."""
-    return _map(pod, {part: template[part] for part in ("metadata", "spec") if template.get(part)})
+    told = without_nulls(template)
+    return _map(pod, {part: told[part] for part in ("metadata", "spec") if told.get(part)})
 
 
 def _map(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Manifest:
     made = dict(ours)
     for key, value in theirs.items():
-        if value is not None:
-            made[key] = _merged(key, made.get(key), value)
+        made[key] = _merged(key, made.get(key), value)
     return made
 
 

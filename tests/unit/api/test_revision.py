@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stage_api import names
+from stage_api.canonical import canonical_spec
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
 from stage_api.revision import revision_of
@@ -30,7 +31,7 @@ def stage(**spec: Any) -> DiffusionStage:
 
 
 def revision(**spec: Any) -> str:
-    return revision_of(stage(**spec).spec)
+    return revision_of(stage(**spec))
 
 
 # Of each field that counts one other value, and of each that doesn't.
@@ -42,7 +43,7 @@ CHANGES = [
     {"engine": {"imagePullPolicy": "Always"}},
     {"engine": {"imagePullSecrets": [{"name": "pull"}]}},
     {"parallelism": {"data": 2}},
-    {"topology": {"ranksPerPod": 1}},
+    {"topology": {"ranksPerPod": 1}, "parallelism": {"cfg": 2}},
     {"resources": {"requests": {"cpu": 4}}},
     {"resources": {"accelerator": ""}},
     {"resources": {"sharedMemory": "4Gi"}},
@@ -102,6 +103,105 @@ def test_pods_of_one_revision_read_one_config(change: dict[str, Any]) -> None:
 
 def test_to_write_a_default_down_makes_no_other_revision() -> None:
     assert revision(**stage().spec.to_json()) == revision()
+
+
+SIDECAR = {"name": "proxy", "image": "proxy:1"}
+
+
+def beside(**fields: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"containers": [{**SIDECAR, **fields}]}}}
+
+
+def volume(**fields: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"volumes": [{"name": "v", **fields}]}}}
+
+
+def claim(amount: Any) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": amount}}}
+    return volume(ephemeral={"volumeClaimTemplate": {"spec": spec}})
+
+
+def divided(divisor: Any) -> dict[str, Any]:
+    source = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": divisor}}
+    return beside(env=[{"name": "CPUS", "valueFrom": source}])
+
+
+def limits(**amounts: Any) -> dict[str, Any]:
+    return {"resources": {"limits": amounts}}
+
+
+# Of each place that a wish may be written in, two spellings of one and the same.
+SPELLINGS = [
+    ({"resources": {"requests": {"cpu": "1000m"}}}, {"resources": {"requests": {"cpu": 1}}}),
+    ({"resources": {"requests": {"cpu": "1"}}}, {"resources": {"requests": {"cpu": 1.0}}}),
+    ({"resources": {"requests": {"cpu": 0.5}}}, {"resources": {"requests": {"cpu": "500m"}}}),
+    ({"resources": {"requests": {"memory": "1024Mi"}}}, {"resources": {"requests": {"memory": "1Gi"}}}),
+    (
+        {"resources": {"requests": {"example.com/x": "1e3"}}},
+        {"resources": {"requests": {"example.com/x": "1k"}}},
+    ),
+    (limits(memory="64Gi", cpu="8"), limits(memory=68719476736, cpu="8000m")),
+    ({"resources": {"sharedMemory": "4096Mi"}}, {"resources": {"sharedMemory": "4Gi"}}),
+    ({"resources": {"sharedMemory": "2048Mi"}}, {}),
+    ({"resources": {"requests": {}, "limits": {}}}, {}),
+    (limits(cpu=4), {"resources": {"limits": {"cpu": 4}, "requests": {"cpu": "4000m"}}}),
+    ({"resources": {"accelerator": "nvidia.com/gpu"}}, {}),
+    ({"resources": {"accelerator": ""}, "engine": {"device": "cpu"}}, {"engine": {"device": "cpu"}}),
+    (
+        {"resources": {"accelerator": "amd.com/gpu"}, "engine": {"device": "rocm"}},
+        {"engine": {"device": "rocm"}},
+    ),
+    ({"topology": {"ranksPerPod": 1}}, {}),
+    ({"topology": {"ranksPerPod": 2}, "parallelism": {"cfg": 2}}, {"parallelism": {"cfg": 2}}),
+    ({"model": {**SHAPES["model"], "name": "flux"}}, {}),
+    (
+        {"model": {**SHAPES["model"], "defaults": {"guidanceScale": 3}}},
+        {"model": {**SHAPES["model"], "defaults": {"guidanceScale": 3.0}}},
+    ),
+    (beside(resources={"limits": {"cpu": "1000m"}}), beside(resources={"limits": {"cpu": 1}})),
+    (volume(emptyDir={"sizeLimit": "1024Mi"}), volume(emptyDir={"sizeLimit": "1Gi"})),
+    (claim("10240Mi"), claim("10Gi")),
+    (divided("1000m"), divided(1)),
+    (
+        {"podTemplate": {"spec": {"overhead": {"cpu": "1000m"}}}},
+        {"podTemplate": {"spec": {"overhead": {"cpu": 1}}}},
+    ),
+    ({"podTemplate": {"metadata": {}, "spec": {"nodeSelector": {}, "tolerations": [], "volumes": None}}}, {}),
+    ({"podTemplate": {"spec": None}}, {}),
+    (beside(env=None, resources={"limits": None}), beside(resources={})),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS, ids=json.dumps)
+def test_two_spellings_of_one_wish_have_one_revision(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert revision(**one) == revision(**other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (limits(cpu=1), limits(cpu="1m")),
+        (limits(cpu=1), {"resources": {"requests": {"cpu": 1}}}),
+        (limits(cpu=4), {"resources": {"limits": {"cpu": 4}, "requests": {"cpu": 2}}}),
+        (limits(memory="4Gi"), limits(memory="4G")),
+        (
+            {"resources": {"accelerator": "nvidia.com/gpu"}, "engine": {"device": "cpu"}},
+            {"engine": {"device": "cpu"}},
+        ),
+        ({"model": {**SHAPES["model"], "name": "flax"}}, {}),
+        (volume(emptyDir={}), volume(emptyDir={"sizeLimit": "1Gi"})),
+        (beside(resources={"limits": {"cpu": "lots"}}), beside(resources={"limits": {"cpu": "more"}})),
+    ],
+    ids=json.dumps,
+)
+def test_what_is_not_as_much_is_another_revision(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert revision(**one) != revision(**other)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *SURROUNDINGS], ids=json.dumps)
+def test_a_spec_in_its_one_form_stays_as_it_is(change: dict[str, Any]) -> None:
+    form = canonical_spec(stage(**change))
+    assert canonical_spec(stage(**form.to_json())) == form
 
 
 def test_the_order_of_a_template_makes_no_other_revision() -> None:

@@ -72,7 +72,7 @@ def test_a_pod_belongs_to_its_stage_and_says_so() -> None:
     assert labels[names.LABEL_STAGE] == "flux"
     assert labels[names.LABEL_REPLICA] == "1"
     assert labels[names.LABEL_EPOCH] == "2"
-    assert labels[names.LABEL_REVISION] == revision_of(stage.spec)
+    assert labels[names.LABEL_REVISION] == revision_of(stage)
     assert labels["app.kubernetes.io/instance"] == "flux"
 
 
