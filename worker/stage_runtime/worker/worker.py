@@ -32,7 +32,6 @@ from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import (
     EngineDeadError,
     InvalidRequest,
-    ModelError,
     OutOfMemory,
     RequestFailed,
     StageError,
@@ -225,22 +224,6 @@ _CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
     Health: Worker._health,
     Invoke: Worker._invoke,
 }
-
-
-def choose_device(wanted: str, index: int = 0) -> torch.device:
-    """The device of the `index`-th rank of this machine, by the name in the spec.
-
-    "auto" takes an accelerator where there is one. Raises: ModelError when there are too few.
-    """
-    found = torch.accelerator.current_accelerator(check_available=True)
-    kind = found.type if wanted == "auto" and found is not None else wanted
-    if kind in ("auto", "cpu"):
-        return torch.device("cpu")
-    if found is None or found.type != kind:
-        raise ModelError(f"engine.device is {wanted}, but this machine has none")
-    if index >= (count := torch.accelerator.device_count()):
-        raise ModelError(f"rank {index} of this machine needs a {kind} of its own; there are {count}")
-    return torch.device(kind, index)
 
 
 def _tell(capability: Capability) -> None:
