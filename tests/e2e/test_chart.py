@@ -34,6 +34,7 @@ def test_stages_serve_on_while_the_operator_is_upgraded_rolled_back_and_uninstal
         assert is_leading(operator)
         assert stage.uids() == uids
         operator.uninstall()
+        until(lambda: not operator.leases(), "the Lease to go with it, for which the next one would wait")
         traffic.await_more()
         assert kubectl("get", "crd", names.CRD_NAME)
         assert stage.uids() == uids

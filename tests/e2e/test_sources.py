@@ -83,6 +83,8 @@ def test_a_model_on_a_volume_is_served(folder: NodeFolder, client: Client, make_
     source = {"persistentVolumeClaim": {"claimName": CLAIM, "subPath": MODEL}}
     stage = make_stage("claimed", from_source(source)).await_ready()
     assert client.ask(stage.url).shows(PROMPT)
+    until(lambda: stage.condition("FactsKnown").get("status") == "True", "the pod to tell what it can do")
+    assert stage.status()["facts"]["capability"]["batches"] is True
 
 
 def test_a_model_in_an_image_of_its_own_is_served_where_images_are_mounted(
@@ -128,11 +130,13 @@ def test_a_model_of_the_hub_is_fetched_once_into_a_volume_that_keeps_it(
     assert hub.downloads() == fetched
 
 
-def test_a_token_that_the_hub_refuses_is_told_and_a_right_one_mends_it(
+def test_a_token_that_is_missing_or_that_the_hub_refuses_is_told_and_a_right_one_mends_it(
     hub: HubPod, client: Client, make_stage: StageMaker
 ) -> None:
-    make_token(live_stage.NAMESPACE, "changed", "hf_wrong")
     stage = make_stage("locked", from_source(from_hub(hub, "changed")))
+    until(lambda: stage.condition("Degraded").get("reason") == "FailedMount", "it to be told", within_s=60)
+    assert '"changed" not found' in stage.condition("Degraded")["message"]
+    make_token(live_stage.NAMESPACE, "changed", "hf_wrong")
     until(lambda: stage.condition("Failed").get("status") == "True", "the stage to be held")
     assert "token" in stage.condition("Failed")["message"]
     assert TOKEN not in stage.story()

@@ -65,6 +65,10 @@ class Release:
     def pods(self) -> list[Manifest]:
         return items("pods", self.namespace, f"app.kubernetes.io/instance={self.name}")
 
+    def leases(self) -> list[Manifest]:
+        """By which its pods take turns."""
+        return [one for one in items("leases", self.namespace) if one["metadata"]["name"] == self.name]
+
     def leader(self) -> Manifest:
         """The pod that acts."""
 

@@ -192,6 +192,37 @@ def test_a_peer_may_be_every_pod_of_every_namespace() -> None:
     assert rule["from"] == [peer]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"resources": {"requests": {"cpu": "1000m"}}}, {"resources": {"requests": {"cpu": 1}}}),
+        ({"resources": {"limits": {"memory": "4096Mi"}}}, {"resources": {"limits": {"memory": "4Gi"}}}),
+        ({"resources": {"sharedMemory": "1024Mi"}}, {"resources": {"sharedMemory": "1Gi"}}),
+        (
+            {},
+            {"replicas": 1, "engine": {"port": 8000}, "networkPolicy": {"enabled": True, "ingressFrom": []}},
+        ),
+        (
+            {"replicas": 4, "disruption": {"maxUnavailable": 1}},
+            {"replicas": 4, "disruption": {"maxUnavailable": "25%"}},
+        ),
+        (
+            {"networkPolicy": {"ingressFrom": [{"podSelector": {}}]}},
+            {
+                "networkPolicy": {
+                    "ingressFrom": [{"podSelector": {"matchLabels": {}, "matchExpressions": []}}]
+                }
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_equal_values_that_are_written_otherwise_make_the_same_children(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert children(stage_of(**one), RICH) == children(stage_of(**other), RICH)
+
+
 def test_the_operator_is_let_in_beside_those_that_the_stage_names() -> None:
     peer = {"namespaceSelector": {"matchLabels": {"team": "art"}}}
     stage = stage_of(networkPolicy={"ingressFrom": [peer]})
