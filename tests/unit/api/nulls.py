@@ -39,14 +39,21 @@ def put(spec: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
 def nulled(source: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """A spec of this source with a null for each field that may be left out, and how many there are.
 
-    A section that may be left out has nulls inside, unless it demands something.
+    A section that may be left out has nulls inside, unless it demands something of who writes it.
     """
     spec: dict[str, Any] = {"model": {"source": source}}
-    paths = [*optional(), *MAPS]
     told = 0
-    for path in paths:
-        inside = any(other[: len(path)] == path and other != path for other in paths)
-        if inside or path[:2] == ("model", "source") or path == ("podTemplate",):
-            continue
-        spec, told = put(spec, path, None), told + 1
+    for path in (*_leaves(schema.structural(DiffusionStageSpec)), *MAPS):
+        if path[:2] != ("model", "source") and path != ("podTemplate",):
+            spec, told = put(spec, path, None), told + 1
     return spec, told
+
+
+def _leaves(node: schema.Schema, at: Path = ()) -> Iterator[Path]:
+    required = node.get("required", ())
+    for name, child in node["properties"].items():
+        may_go = name not in required
+        if "properties" in child and not (may_go and child.get("required")):
+            yield from _leaves(child, (*at, name))
+        elif may_go:
+            yield (*at, name)
