@@ -1,6 +1,6 @@
 """Full load for minutes, with random aborts, consumers that go away and ranks that are killed: does anything leak?
 
-    python -m benchmarks soak [--minutes 10] [--life 20] [--seed 0]
+    python -m benchmarks soak [--minutes 10 | --lives 20] [--life 20] [--seed 0]
 
 One life of an engine after another, over all modes and layouts; each ends with a killed rank or a close under load.
 After each life, and at rest within it, everything that is held is counted. Exit 1 when something is left, when it
@@ -237,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--lives", type=int, help="this many, however long they take")
     parser.add_argument("--life", type=float, default=20.0, help="seconds of load in each life")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(arguments)
@@ -248,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seen.append(remains(time.monotonic() - began_s))
         told = ", ".join(f"{n} {what}" for what, n in sorted(tally.ends.items()))
         print(f"life {number:3}  {mode:8} {layout:8} {end:7} {seen[-1].rss_mb:7.1f} MB  {told}", flush=True)
-        if time.monotonic() - began_s > asked.minutes * 60:
+        if number == asked.lives or (asked.lives is None and time.monotonic() - began_s > asked.minutes * 60):
             break
     print(table(seen))
     wrong = [*tally.wrong, *leaks(seen)]

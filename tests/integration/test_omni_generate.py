@@ -230,9 +230,19 @@ def test_a_model_that_is_no_name_is_a_model_error_and_not_the_current_folder(mod
         Omni(model)
 
 
+def a_short_line(folder: Path, slots: int) -> Path:
+    """A manifest of a stage with room for one request that waits."""
+    manifest = folder / "stage.yaml"
+    engine = f"executor: uni\n    maxNumSeqs: {slots}\n    maxQueueSize: 1"
+    manifest.write_text(EXAMPLE.read_text().replace("maxNumSeqs: 8", engine))
+    return manifest
+
+
 def test_more_prompts_than_the_line_holds_are_fed_as_it_moves(tmp_path: Path) -> None:
     manifest = tmp_path / "stage.yaml"
-    manifest.write_text(EXAMPLE.read_text().replace("maxNumSeqs: 8", "maxNumSeqs: 2\n    maxQueueSize: 1"))
+    manifest.write_text(
+        EXAMPLE.read_text().replace("maxNumSeqs: 8", "executor: uni\n    maxNumSeqs: 2\n    maxQueueSize: 1")
+    )
     with Omni(manifest) as omni, ThreadPoolExecutor(3) as threads:
         calls = [
             threads.submit(omni.generate, PROMPTS * 3, seed=base, num_inference_steps=1)
@@ -246,7 +256,9 @@ def test_a_progress_function_that_calls_generate_is_refused_instead_of_waiting_f
     tmp_path: Path,
 ) -> None:
     manifest = tmp_path / "stage.yaml"
-    manifest.write_text(EXAMPLE.read_text().replace("maxNumSeqs: 8", "maxNumSeqs: 1\n    maxQueueSize: 1"))
+    manifest.write_text(
+        EXAMPLE.read_text().replace("maxNumSeqs: 8", "executor: uni\n    maxNumSeqs: 1\n    maxQueueSize: 1")
+    )
     with Omni(manifest) as omni:
         with pytest.raises(InvalidRequest, match="progress: expected a function that leaves its own Omni"):
             omni.generate(PROMPTS, **FEW, progress=lambda *_: omni.generate(PROMPTS[0], **FEW) and None)

@@ -35,7 +35,7 @@ spec:
 """
 
 
-@pytest.fixture(scope="module", params=["data", "cfg"])
+@pytest.fixture(scope="module", params=[pytest.param("data", marks=pytest.mark.sweep), "cfg"])
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageProcess]:
     folder = tmp_path_factory.mktemp("stage")
     manifest = folder / "stage.yaml"

@@ -22,6 +22,8 @@ from support.stage_process import until
 pytestmark = pytest.mark.timeout(300)
 
 MODES = ("step", "request")
+ONE_MODE = ("step", pytest.param("request", marks=pytest.mark.sweep))
+"""Where a mode changes little and each start costs a rank or two."""
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -139,7 +141,7 @@ def test_the_parent_loads_no_torch() -> None:
 # Ends
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_killed_rank_fails_every_stream_and_the_engine_for_good(mode: str) -> None:
     with serving(a_config(mode)) as engine:
         streams = engine.add([a_drawing(f"r{n}", steps=1000) for n in range(6)])
@@ -176,7 +178,7 @@ def test_closing_under_load_ends_every_stream_and_leaves_no_process_file_or_memo
     assert set(os.listdir("/dev/shm")) <= before
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ONE_MODE)
 def test_requests_go_to_both_copies_of_the_model(mode: str, picture: bytes) -> None:
     with serving(a_config(mode, data=2, slots=2)) as engine:
         streams = engine.add([a_drawing(f"r{n}", steps=30) for n in range(4)])
