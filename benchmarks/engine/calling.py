@@ -82,11 +82,11 @@ def measure(options: Options, _sides: Sides) -> list[Row]:
 
 @contextmanager
 def ranks(
-    kind: str, address: str, numbers: tuple[int, ...], hatch: int | None = None
+    kind: str, address: str, numbers: tuple[int, ...], file_pipe: int | None = None
 ) -> Iterator[list[psutil.Process]]:
     """Processes at the far end. They end when their engine's channel closes, so that has to close first."""
     program = str(Path(far_end.__file__))
-    keep = () if hatch is None else (hatch,)
+    keep = () if file_pipe is None else (file_pipe,)
     started = [
         subprocess.Popen([sys.executable, program, kind, address, str(one), *map(str, keep)], pass_fds=keep)
         for one in numbers

@@ -15,7 +15,7 @@ from stage_runtime.core.control import Invoke
 from stage_runtime.core.outcome import Completed, Modality, Output
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach, encode
-from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.messages import Answered, Ask, Command, Hello, OutputReady, Reply
 from stage_runtime.ipc.shm import Sender
 
@@ -47,9 +47,9 @@ def _ours(address: str, rank: int, reply_to: Callable[[Command], Reply]) -> None
     channel.close()
 
 
-def _results(hatch: int, rank: int) -> Callable[[Command], Reply]:
+def _results(file_pipe: int, rank: int) -> Callable[[Command], Reply]:
     """Sends a result of as many megabytes as it is asked for."""
-    sender = Sender(Hatch.adopt(hatch), rank)
+    sender = Sender(FilePipe.adopt(file_pipe), rank)
     results: dict[object, Completed] = {}
 
     def reply_to(command: Command) -> Reply:
@@ -69,7 +69,7 @@ def _results(hatch: int, rank: int) -> Callable[[Command], Reply]:
 
 def main() -> None:
     """Answer until the engine is gone."""
-    kind, address, number, *hatch = sys.argv[1:]
+    kind, address, number, *file_pipe = sys.argv[1:]
     rank = int(number)
     match kind:
         case "raw":
@@ -77,7 +77,7 @@ def main() -> None:
         case "calls":
             _ours(address, rank, lambda command: answer_of(rank))
         case "results":
-            _ours(address, rank, _results(int(hatch[0]), rank))
+            _ours(address, rank, _results(int(file_pipe[0]), rank))
 
 
 if __name__ == "__main__":

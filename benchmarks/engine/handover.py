@@ -29,12 +29,12 @@ RANK: Final = 0
 def measure(options: Options, _sides: Sides) -> list[Row]:
     """Two rows a size: how long, and beside a plain copy."""
     receiver = Receiver()
-    hatch = receiver.hatch()
+    file_pipe = receiver.file_pipe()
     channel = EngineChannel()
     rows = []
     try:
-        with ranks("results", channel.address, (RANK,), hatch.number):
-            hatch.close()
+        with ranks("results", channel.address, (RANK,), file_pipe.number):
+            file_pipe.close()
             try:
                 channel.receive(PATIENCE_S)
                 for megabytes in AIM_MS:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from stage_runtime.ipc.owner import Owner
+from stage_runtime.ipc.folder import prefix_of
 
 WARM_LIVES: Final = 2
 """Until everything has been imported and every pool has its size."""
@@ -60,7 +60,7 @@ class Remains(NamedTuple):
 def remains(at_s: float) -> Remains:
     """Count now."""
     process = psutil.Process()
-    mine = "-".join(Owner.current().text.split("-")[:2])
+    mine = "-".join(prefix_of(process.pid).split("-")[1:3])
     return Remains(
         at_s=at_s,
         rss_mb=process.memory_info().rss / 2**20,

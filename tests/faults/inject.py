@@ -90,7 +90,7 @@ def play(cell: Cell, rig: Rig) -> Seen:
 
 def _go_on(cell: Cell, rig: Rig) -> None:
     """Let those go on that the fault has told nothing itself, but not into a race with the death that it is."""
-    if cell.fault in DIRECTING or cell.fault in (Fault.SIGKILL, Fault.SIGTERM):
+    if cell.fault in DIRECTING or cell.fault is Fault.SIGKILL:
         return
     dies = cell.fault is Fault.BAD_REPLY and cell.layout is Layout.DATA_2
     rig.go(cell, others="never" if dies else None)
@@ -111,7 +111,7 @@ def _next_ones(rig: Rig, side: int) -> list[str]:
 def _kill(number: signal.Signals) -> Callable[[Cell, Rig, list[Stream]], None]:
     def strike(cell: Cell, rig: Rig, _streams: list[Stream]) -> None:
         os.kill(rig.executor.pids[rank_at_fault(cell)], number)
-        if cell.phase is Phase.IDLE and number is not signal.SIGSTOP:
+        if cell.phase is Phase.IDLE and number is signal.SIGKILL:
             until(lambda: rig.engine.death is not None, "the engine has noticed", PATIENCE_S)
 
     return strike

@@ -23,7 +23,7 @@ from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.streams import Stream
 from stage_runtime.exit import exit_code_of
-from stage_runtime.ipc.owner import Owner
+from stage_runtime.ipc.folder import prefix_of
 from support.mp_stage import PATIENCE_S, a_config, a_drawing, serving
 from support.stage_process import ROOT, until
 
@@ -154,7 +154,7 @@ class Rig:
 
     def left(self) -> list[str]:
         """What a dead engine should have taken with it: processes, shared memory, socket folders."""
-        mine = "-".join(Owner.current().text.split("-")[:2])
+        mine = "-".join(prefix_of(os.getpid()).split("-")[1:3])
         names = [path.name for path in Path(tempfile.gettempdir()).glob(f"omnistage-{mine}-*")]
         return names + [f"process {pid}" for pid in self._pids if psutil.pid_exists(pid)]
 

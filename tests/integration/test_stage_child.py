@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec import Struct
 
 from stage_api.errors import SpecError
 from stage_runtime.core.control import Invoke, Outstanding
@@ -31,12 +32,11 @@ from stage_runtime.core.outcome import Completed, Terminal
 from stage_runtime.engine.observer import Nobody
 from stage_runtime.engine.phase import Phase
 from stage_runtime.exit import exit_code_of
-from stage_runtime.hosting.child import ChildProcess
-from stage_runtime.hosting.line import Line
+from stage_runtime.hosting.messages import Hello, Leaving, Setup, Stop, Submit, Told, decode_tell
 from stage_runtime.hosting.remote_engine import RemoteEngine
-from stage_runtime.hosting.wire import Leaving, Setup, Status, Submit, decode_tell, encode
-from stage_runtime.ipc.bell import Bell
+from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.shm import Receiver
+from stage_runtime.processes.child import Child
 from support import segments
 from support.builders import RequestBuilder, a_request
 from support.http_stage import wait_until
@@ -57,8 +57,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(folder: Path) -> Iterator[Any]:
     engines: list[RemoteEngine] = []
 
-    def start(grace_s: float = PATIENCE_S, factory: str = FACTORY, **options: Any) -> RemoteEngine:
-        engines.append(child_engine(Options(**options), grace_s=grace_s, factory=factory))
+    def start(factory: str = FACTORY, **options: Any) -> RemoteEngine:
+        engines.append(child_engine(Options(**options), factory=factory))
         engines[-1].start()
         return engines[-1]
 
@@ -143,82 +143,82 @@ def test_whoever_asked_is_told_of_the_death_once(started: Any) -> None:
 # Being told to stop
 
 
-def test_sigterm_to_the_child_lets_what_runs_finish(started: Any) -> None:
-    engine = started(step_s=0.01)
-    child = ready(engine)
-    (stream,) = engine.add([a_request("a", 50)])
-    child.terminate()
-    wait_until(lambda: engine.phase is Phase.DRAINING)
-    with pytest.raises(NotAdmitting):
-        engine.add([a_request("b")])
-    assert isinstance(stream.result(PATIENCE_S), Completed)
-    wait_until(lambda: engine.phase is Phase.CLOSED)
-    assert engine.death is None
-    engine.check_health()
-
-
-def test_at_the_end_of_the_grace_each_request_gets_its_terminal_error(started: Any) -> None:
-    engine = started(grace_s=0.1)
-    child = ready(engine)
-    streams = engine.add([told(STALL), a_request("b")])
-    child.terminate()
-    for stream in streams:
-        with pytest.raises(NotAdmitting):
-            stream.result(PATIENCE_S)
-    wait_until(lambda: engine.phase is Phase.CLOSED)
-    assert engine.death is None
-
-
-def test_ctrl_c_is_left_to_the_parent(started: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_stops_processes_is_left_to_the_parent(started: Any, number: signal.Signals) -> None:
+    """A terminal sends it to the whole group, and systemd to the whole control group."""
     engine = started(step_s=0.01)
     child = ready(engine)
     (stream,) = engine.add([a_request("a", 20)])
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     assert isinstance(stream.result(PATIENCE_S), Completed)
     assert engine.phase is Phase.READY
+
+
+def test_a_child_that_is_stopped_while_nothing_runs_is_noticed_within_the_stated_time(started: Any) -> None:
+    engine = started()
+    child = ready(engine)
+    child.suspend()
+    stopped_s = time.monotonic()
+    wait_until(lambda: engine.phase is Phase.DEAD)
+    assert time.monotonic() - stopped_s < 13.0
+    assert isinstance(engine.death, EngineHung)
+    wait_until(lambda: gone(child))
 
 
 class Raw:
     """A child without its client, so that a test may say anything to it."""
 
-    def __init__(self, options: Options, grace_s: float = PATIENCE_S) -> None:
-        self.line = Line.listen(Bell())
+    def __init__(self, options: Options) -> None:
+        self.channel = EngineChannel(decode=decode_tell)
         self.receiver = Receiver()
-        with closing(self.receiver.hatch()) as hatch:
-            self.child = ChildProcess(self.line.address, environment(), hatch.number)
-        self.line.watch(self.child.pidfd)
-        setup = Setup(factory=FACTORY, argument=argument(options), grace_s=grace_s)
-        self.line.send(encode(setup))
+        with closing(self.receiver.file_pipe()) as pipe:
+            command = [
+                *(sys.executable, "-m", "stage_runtime.hosting.proc", "--engine", self.channel.address),
+                *("--file-pipe", str(pipe.number), "--parent", str(os.getpid())),
+            ]
+            self.child = Child(command, environment(), keep=(pipe.number,))
         self.tells: list[Any] = []
+        self.until(lambda tell: isinstance(tell, Hello))
+        self.say(Setup(factory=FACTORY, argument=argument(options)))
 
-    def until(self, kind: type, **fields: object) -> Any:
-        """The next message of this kind with these fields."""
+    def say(self, ask: Struct | bytes) -> None:
+        self.channel.send([0], ask)
+
+    def until(self, wanted: Callable[[Any], bool]) -> Any:
+        """The next message like this."""
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             for place, tell in enumerate(self.tells):
-                if isinstance(tell, kind) and all(getattr(tell, k) == v for k, v in fields.items()):
+                if wanted(tell):
                     del self.tells[: place + 1]
                     return tell
-            self.tells += map(decode_tell, self.line.receive(0.1))
-        raise AssertionError(f"no {kind.__name__} {fields}")
+            self.tells += self.channel.receive(0.1)
+        raise AssertionError("it never came")
+
+    def until_ready(self) -> None:
+        self.until(lambda tell: isinstance(tell, Told) and tell.status and tell.status.phase is Phase.READY)
+
+    def last_words(self) -> Leaving:
+        words = self.until(lambda tell: isinstance(tell, Leaving))
+        assert isinstance(words, Leaving)
+        return words
 
     def code(self) -> int | None:
         """Its exit code, once it has ended."""
         return self.child.wait(PATIENCE_S)
 
     def close(self) -> None:
-        self.line.unwatch(self.child.pidfd)
         self.child.close()
         self.receiver.close()
-        self.line.close(0.0)
+        self.channel.close()
 
 
 @pytest.fixture
 def raw(folder: Path) -> Iterator[Any]:
     made: list[Raw] = []
 
-    def make(grace_s: float = PATIENCE_S, **options: Any) -> Raw:
-        made.append(Raw(Options(**options), grace_s))
+    def make(**options: Any) -> Raw:
+        made.append(Raw(Options(**options)))
         return made[-1]
 
     yield make
@@ -226,35 +226,33 @@ def raw(folder: Path) -> Iterator[Any]:
         one.close()
 
 
-def test_a_child_that_was_drained_exits_with_0(raw: Any) -> None:
+def test_a_child_that_is_asked_to_stop_exits_with_0(raw: Any) -> None:
     one = raw()
-    one.until(Status, phase=Phase.READY)
-    one.child.send(signal.SIGTERM)
-    assert one.until(Leaving).death is None
+    one.until_ready()
+    one.say(Stop(PATIENCE_S))
+    assert one.last_words().death is None
     assert one.code() == 0
 
 
-def test_a_child_that_is_told_to_stop_while_it_loads_exits_with_0(raw: Any) -> None:
+def test_a_child_that_is_asked_to_stop_while_it_loads_exits_with_0(raw: Any) -> None:
     one = raw(loads_forever=True)
-    one.until(Status, phase=Phase.LOADING)
-    one.child.send(signal.SIGTERM)
+    one.say(Stop(PATIENCE_S))
     assert one.code() == 0
 
 
 def test_a_child_whose_engine_is_dead_keeps_its_code(raw: Any) -> None:
     one = raw()
-    one.until(Status, phase=Phase.READY)
-    one.line.send(encode(Submit(1, (told(LOSE),))))
-    assert one.until(Leaving).death.kind == "DeviceLost"
-    one.child.send(signal.SIGTERM)
+    one.until_ready()
+    one.say(Submit(1, (told(LOSE),)))
+    assert one.last_words().death.kind == "DeviceLost"
     assert one.code() == 72
 
 
 def test_rubbish_on_the_line_is_refused_with_a_reason(raw: Any) -> None:
     one = raw()
-    one.until(Status, phase=Phase.READY)
-    one.line.send(b"\xc1 rubbish")
-    assert isinstance(decoded(one.until(Leaving).death), InternalError)
+    one.until_ready()
+    one.say(b"\xc1 rubbish")
+    assert isinstance(decoded(one.last_words().death), InternalError)
     assert one.code() == 70
 
 

@@ -8,8 +8,9 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
-from stage_runtime.engine.engine import Engine
 from stage_runtime.hosting.inline import InlineStage
+
+from stage_runtime.engine.engine import Engine
 from stage_runtime.server.control.app import create_control_app
 from stage_runtime.server.http.serve import HttpServer, listen
 from support.scripted import PATIENCE_S

@@ -19,10 +19,9 @@ from stage_runtime.assemble import client_of
 from stage_runtime.core.errors import DeviceLost, ModelError
 from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.wave import Wave
+from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.engine import Engine
-from stage_runtime.hosting.child import ChildSpec
-from stage_runtime.hosting.owner import StageEngine
-from stage_runtime.hosting.remote_engine import RemoteEngine
+from stage_runtime.hosting.remote_engine import ChildSpec, RemoteEngine
 from stage_runtime.metrics import Metrics
 from stage_runtime.server.http.app import Settings, create_app
 from stage_runtime.server.http.drain import Drain
@@ -101,7 +100,6 @@ def placed(options: Options) -> StageEngine:
             factory="support.http_program:build",
             argument=argument,
             startup_timeout_s=PATIENCE_S,
-            grace_s=options.finish_s,
             log_as="test",
         )
     )

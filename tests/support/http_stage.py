@@ -18,7 +18,7 @@ from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed
 from stage_runtime.core.request import Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.engine import Engine
-from stage_runtime.hosting.inline import InlineStage
+from stage_runtime.hosting.client import StageClient
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.records import SHAPES
@@ -165,7 +165,7 @@ class HttpStage:
 
     async def _serve(self) -> None:
         app = create_app(
-            InlineStage(self.engine),
+            StageClient(self.engine),
             self._model,
             Settings(stage_name="test", served_name=SERVED_NAME),
             metrics=self.metrics,

@@ -18,8 +18,7 @@ from stage_runtime.core.outcome import Outcome
 from stage_runtime.core.request import Request
 from stage_runtime.core.wave import Wave
 from stage_runtime.engine.engine import Engine
-from stage_runtime.hosting.child import ChildSpec
-from stage_runtime.hosting.remote_engine import RemoteEngine
+from stage_runtime.hosting.remote_engine import ChildSpec, RemoteEngine
 from support.builders import EngineBuilder, RequestBuilder
 from support.http_stage import PictureExecutor
 from support.scripted import PATIENCE_S
@@ -97,14 +96,13 @@ def argument(options: Options) -> bytes:
     return json.dumps(asdict(options)).encode()
 
 
-def child_engine(options: Options, *, grace_s: float = PATIENCE_S, factory: str = FACTORY) -> RemoteEngine:
+def child_engine(options: Options, *, factory: str = FACTORY) -> RemoteEngine:
     """The same engine in a child process, not started."""
     return RemoteEngine(
         ChildSpec(
             factory=factory,
             argument=argument(options),
             startup_timeout_s=PATIENCE_S,
-            grace_s=grace_s,
             environ=environment(),
         )
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 from stage_runtime.assemble import client_of
 from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.engine import Engine
 from stage_runtime.hosting.client import StageClient
-from stage_runtime.hosting.owner import StageEngine
 from support.scripted import PATIENCE_S
 from support.stage_child import Options, argument, build, child_engine
 

@@ -14,16 +14,13 @@ from stage_api.errors import Fault, SpecError
 from stage_api.execution import unsupported
 from stage_api.offload import skips_warmup
 from stage_api.spec import EngineProcess, EngineSpec
+from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.select import select
 from stage_runtime.extensions import Given, stage_classes, with_runner
-from stage_runtime.hosting.child import ChildSpec
 from stage_runtime.hosting.client import StageClient
-from stage_runtime.hosting.inline import InlineStage
-from stage_runtime.hosting.owner import StageEngine
-from stage_runtime.hosting.remote import RemoteStage
-from stage_runtime.hosting.remote_engine import RemoteEngine
+from stage_runtime.hosting.remote_engine import ChildSpec, RemoteEngine
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.pipelines.served import resolve_model
@@ -97,7 +94,6 @@ def build_stage_engine(
             factory=f"{__name__}:engine_in_child",
             argument=msgspec.json.encode(argument),
             startup_timeout_s=float(config.startup.timeout_seconds),
-            grace_s=float(config.drain.timeout_seconds),
             name=name,
             log_as=log_as,
         )
@@ -114,7 +110,7 @@ def engine_in_child(argument: bytes) -> Engine:
 
 def client_of(engine: StageEngine) -> StageClient:
     """A client of the stage, for one event loop."""
-    return RemoteStage(engine) if isinstance(engine, RemoteEngine) else InlineStage(engine)
+    return StageClient(engine)
 
 
 def build_app(

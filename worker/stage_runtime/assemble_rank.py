@@ -28,7 +28,7 @@ from stage_runtime.devices.kinds import choose_device, compute_device
 from stage_runtime.features.feature import Feature, Features, Served, Unsuitable, claimed, suited
 from stage_runtime.features.guidance.feature import Guidance
 from stage_runtime.features.vae.feature import VaeSlicing, VaeTiling
-from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender, check_folder
 from stage_runtime.parallel.context import DataGroup, ParallelContext
@@ -118,12 +118,12 @@ def session(  # noqa: PLR0913 - what a rank is made of
     rank: int,
     features: Features,
     context: ParallelContext | None,
-    hatch: int | None,
+    file_pipe: int | None,
     dial: Callable[[str], RankChannel],
 ) -> Session:
     """A rank in a process of its own, its model loaded.
 
-    `hatch`: descriptor that shared memory goes through; None where the engine is on another machine. `dial(lane)`
+    `file_pipe`: descriptor that shared memory goes through; None where the engine is on another machine. `dial(lane)`
     opens a further channel. Raises: as `build_worker`.
     """
     topology = config.topology()
@@ -131,8 +131,8 @@ def session(  # noqa: PLR0913 - what a rank is made of
     answers = rank == topology.data_primaries[place]
     plays_to_the_end = config.engine.mode is Mode.REQUEST
     opened = None
-    if hatch is not None:
-        opened = Hatch.adopt(hatch)
+    if file_pipe is not None:
+        opened = FilePipe.adopt(file_pipe)
         check_folder()
     deliveries = Deliveries()
     # A rank that doesn't answer makes no pictures: what it computes ends with it.

@@ -10,8 +10,8 @@ from typing import Final
 
 from stage_runtime.core.outcome import Completed, Output, Progressed, as_error
 from stage_runtime.core.request import Request
+from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.streams import Stream
-from stage_runtime.hosting.owner import StageEngine
 
 Progress = Callable[[int, int], None]
 """(denoise steps done, denoise steps in all), over all pictures of a call; called in the caller's thread."""

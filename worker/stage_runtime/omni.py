@@ -48,7 +48,7 @@ from stage_runtime.steering import Steering
 if TYPE_CHECKING:
     import torch
 
-    from stage_runtime.hosting.owner import StageEngine
+    from stage_runtime.engine.base import StageEngine
 
 OutputType = Literal["pil", "np"]
 _MODELS: Final = f"a folder, a manifest, or an embedded model ({', '.join(Embedded)})"

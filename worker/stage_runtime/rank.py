@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ from stage_api import names
 from stage_runtime import log as logs
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
-from stage_runtime.ipc.parent import end_with
 from stage_runtime.ipc.reach import listening_host, port_of
+from stage_runtime.processes.parent import end_with
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +40,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Never returns: the process ends with its code, whatever its threads and the device's driver are doing."""
     arguments = _parse(argv)
     end_with(arguments.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the engine decides
     logs.configure(os.environ.get(names.ENV_STAGE, ""))
     channel = None
     code = 0
@@ -67,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--engine", required=True, help="address of the engine's socket")
     parser.add_argument(
-        "--hatch", type=int, help="descriptor that shared memory goes through; none on another machine"
+        "--file-pipe", type=int, help="descriptor that shared memory goes through; none on another machine"
     )
     parser.add_argument("--keys", type=Path, help="folder of the keys for an engine on another machine")
     parser.add_argument("--epoch", type=int, required=True)
@@ -113,7 +111,7 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
         rank=rank,
         features=features,
         context=context,
-        hatch=arguments.hatch,
+        file_pipe=arguments.file_pipe,
         dial=lambda lane: _dial(arguments, lane),
     )
     channel.send(Ready(rank, session.worker.capability))

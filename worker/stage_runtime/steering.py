@@ -23,7 +23,7 @@ from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.core.suspicion import LOOK_S
 
 if TYPE_CHECKING:
-    from stage_runtime.hosting.owner import StageEngine
+    from stage_runtime.engine.base import StageEngine
 
 
 class Steering:

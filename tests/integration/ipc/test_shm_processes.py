@@ -18,9 +18,9 @@ from support.stage_process import is_alive, until
 
 SENDER = """
 import sys
-from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.shm import Sender
-sender = Sender(Hatch.adopt(int(sys.argv[1])), 0)
+sender = Sender(FilePipe.adopt(int(sys.argv[1])), 0)
 for line in sys.stdin:
     size, fill = map(int, line.split())
     ref = sender.place(bytes([fill]) * size)
@@ -31,10 +31,10 @@ import os, subprocess, sys
 from stage_runtime.ipc.messages import ShmRef
 from stage_runtime.ipc.shm import Receiver
 receiver = Receiver()
-hatch = receiver.hatch()
-sender = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(hatch.number)], pass_fds=[hatch.number],
+file_pipe = receiver.file_pipe()
+sender = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(file_pipe.number)], pass_fds=[file_pipe.number],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-hatch.close()
+file_pipe.close()
 print(sender.pid, flush=True)
 for line in sys.stdin:
     print(line.strip(), file=sender.stdin, flush=True)
@@ -84,10 +84,10 @@ def running(program: str, *arguments: str, keep: Sequence[int] = ()) -> Iterator
 @contextmanager
 def sending_to(receiver: Receiver) -> Iterator[Child]:
     with (
-        closing(receiver.hatch()) as hatch,
-        running(SENDER, str(hatch.number), keep=[hatch.number]) as sender,
+        closing(receiver.file_pipe()) as file_pipe,
+        running(SENDER, str(file_pipe.number), keep=[file_pipe.number]) as sender,
     ):
-        hatch.close()
+        file_pipe.close()
         yield sender
 
 

@@ -87,16 +87,17 @@ def test_three_hundred_cancels_at_any_moment_wedge_nothing_and_leave_nothing(lig
     assert mapped() <= before + 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_rank_that_ends_while_the_others_load_ends_the_start_and_is_named(number: signal.Signals) -> None:
-    """Case B20."""
+def test_a_rank_that_ends_while_the_others_load_ends_the_start_and_is_named() -> None:
+    """Case B20. Being told to stop is no such end: that is the engine's to decide."""
     config = a_config(data=2)
     engine = build_engine(config, resolve_model(config.model))
     engine.start()
     try:
         ranks = until(lambda: _ranks() if len(_ranks()) == 2 else {}, "both ranks are there")
-        os.kill(ranks[1], number)
-        with pytest.raises(EngineDeadError, match=f"rank 1 was killed by {number.name}"):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(ranks[1], number)
+        os.kill(ranks[1], signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match="rank 1 was killed by SIGKILL"):
             engine.wait_ready(PROMPT_S)
         until(lambda: not any(map(psutil.pid_exists, ranks.values())), "all ranks are gone", PROMPT_S)
     finally:

@@ -9,8 +9,8 @@ import pytest
 from stage_runtime.core.control import StopEarly
 from stage_runtime.core.errors import AdmissionFull, InvalidRequest
 from stage_runtime.core.outcome import Aborted, Completed
-from stage_runtime.engine.loop import Bell
 from stage_runtime.engine.phase import Progress
+from stage_runtime.processes.wakeup import Wakeup
 from support.builders import EngineBuilder, a_request, some_requests, tick_out
 from support.scripted import PATIENCE_S, ManualClock, pixel
 
@@ -123,29 +123,29 @@ def test_requests_from_many_threads_are_all_served() -> None:
         assert not any(engine.outstanding().result(PATIENCE_S).values())
 
 
-# The bell
+# The wakeup
 
 
 def test_a_ring_before_the_wait_is_not_lost() -> None:
-    bell = Bell()
-    bell.ring()
-    bell.wait(None)
+    wakeup = Wakeup()
+    wakeup.ring()
+    wakeup.wait(None)
 
 
 def test_many_rings_spare_one_wait_only() -> None:
-    bell = Bell()
+    wakeup = Wakeup()
     for _ in range(3):
-        bell.ring()
-    bell.wait(None)
+        wakeup.ring()
+    wakeup.wait(None)
     woken = threading.Event()
 
     def wait_again() -> None:
-        bell.wait(None)
+        wakeup.wait(None)
         woken.set()
 
     waiter = threading.Thread(target=wait_again, name="waiter")
     waiter.start()
     assert not woken.wait(0.05)
-    bell.ring()
+    wakeup.ring()
     assert woken.wait(PATIENCE_S)
     waiter.join(PATIENCE_S)

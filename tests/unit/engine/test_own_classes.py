@@ -64,7 +64,7 @@ def test_the_engine_is_made_of_the_classes_that_the_stage_brings() -> None:
     executor = engine._build_executor()
     assert isinstance(executor, OwnExecutor)
     assert executor.made_with[2] == 7
-    assert isinstance(engine._desk._scheduler, OwnScheduler)
+    assert isinstance(engine._table._scheduler, OwnScheduler)
 
 
 @pytest.mark.parametrize(

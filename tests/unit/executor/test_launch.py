@@ -16,10 +16,10 @@ FAR = Launch(
 
 
 def test_a_rank_reads_what_it_is_started_with() -> None:
-    near, far = vars(_parse(NEAR.command(3, hatch=8)[3:])), vars(_parse(FAR.command(3)[3:]))
+    near, far = vars(_parse(NEAR.command(3, file_pipe=8)[3:])), vars(_parse(FAR.command(3)[3:]))
     shared = {"rank": 3, "epoch": 2, "digest": "abc", "startup": 9.5, "parent": 77}
-    assert near == shared | {"engine": "ipc:///tmp/e", "hatch": 8, "keys": None, "life": ""}
-    assert far == shared | {"engine": "tcp://h:1", "hatch": None, "keys": Path("/k"), "life": "1.2.abc"}
+    assert near == shared | {"engine": "ipc:///tmp/e", "file_pipe": 8, "keys": None, "life": ""}
+    assert far == shared | {"engine": "tcp://h:1", "file_pipe": None, "keys": Path("/k"), "life": "1.2.abc"}
 
 
 def test_ranks_of_a_pod_share_out_its_cores() -> None:

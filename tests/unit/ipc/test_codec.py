@@ -240,7 +240,7 @@ def test_numbers_are_not_read_out_of_strings() -> None:
 
 @pytest.mark.parametrize("value", [object(), 2**64, "\ud800", {1, object()}])
 def test_a_value_that_has_no_place_in_a_message_is_bad(value: object) -> None:
-    with pytest.raises(BadMessage, match="Answered can't be encoded"):
+    with pytest.raises(BadMessage, match="Answered can't be sent"):
         encode(Answered(rank=0, call_id=1, value=value))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
 from stage_runtime.exit import exit_code_of
-from stage_runtime.ipc.folder import private_folder
+from stage_runtime.ipc.folder import is_left_over, prefix_of, private_folder
 
 
 @pytest.fixture
@@ -44,3 +46,41 @@ def test_a_place_that_is_no_folder_is_too(tmp_path: Path, place: str) -> None:
 
 def test_a_folder_is_this_users_alone(tmp_path: Path) -> None:
     assert private_folder(tmp_path, "socket").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_process_that_runs_keeps_its_folder(tmp_path: Path) -> None:
+    mine = private_folder(tmp_path, "socket")
+    assert private_folder(tmp_path, "socket") != mine
+    assert mine.exists()
+
+
+def test_the_folder_of_a_process_that_ended_is_removed_by_the_next(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    left = tmp_path / f"{prefix_of(process.pid)}x7c_ab1"
+    left.mkdir()
+    private_folder(tmp_path, "socket")
+    assert left.exists()
+    process.communicate()
+    private_folder(tmp_path, "socket")
+    assert not left.exists()
+
+
+def test_a_process_that_ended_is_dead_although_nobody_has_asked_for_its_code() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    name = f"{prefix_of(process.pid)}x"
+    assert process.stdin is not None
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert is_left_over(name)
+    process.wait()
+
+
+def test_a_later_process_under_the_same_number_is_another() -> None:
+    _, pid, ticks, namespace, _ = prefix_of(os.getpid()).split("-")
+    assert is_left_over(f"omnistage-{pid}-{int(ticks) - 1}-{namespace}-x")
+    assert not is_left_over(f"omnistage-{pid}-{int(ticks) - 1}-{int(namespace) + 1}-x")
+
+
+@pytest.mark.parametrize("name", ["", "omnistage-", "omnistage-1-2-3", "sem.other", "omnistage-a-b-c-d"])
+def test_other_names_are_nobodys(name: str) -> None:
+    assert not is_left_over(name)

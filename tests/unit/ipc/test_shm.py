@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from stage_api.errors import SpecError
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
-from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.messages import ShmRef
 from stage_runtime.ipc.shm import FOLDER, HEADER_BYTES, SMALLEST, Receiver, Sender, ShmFull, check_folder
 from support.segments import held
@@ -32,14 +32,14 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def hatch(receiver: Receiver) -> Iterator[Hatch]:
-    with closing(receiver.hatch()) as hatch:
-        yield hatch
+def file_pipe(receiver: Receiver) -> Iterator[FilePipe]:
+    with closing(receiver.file_pipe()) as file_pipe:
+        yield file_pipe
 
 
 @pytest.fixture
-def sender(hatch: Hatch) -> Iterator[Sender]:
-    sender = Sender(hatch, 0, patience_s=0.0)
+def sender(file_pipe: FilePipe) -> Iterator[Sender]:
+    sender = Sender(file_pipe, 0, patience_s=0.0)
     yield sender
     sender.close()
 
@@ -94,18 +94,18 @@ def test_a_small_result_does_not_occupy_a_huge_block(sender: Sender, receiver: R
     assert sender.held_bytes == 65 * SMALLEST
 
 
-def test_two_senders_of_one_rank_have_blocks_of_their_own(hatch: Hatch, receiver: Receiver) -> None:
-    senders = [Sender(hatch, 0), Sender(hatch, 0)]
+def test_two_senders_of_one_rank_have_blocks_of_their_own(file_pipe: FilePipe, receiver: Receiver) -> None:
+    senders = [Sender(file_pipe, 0), Sender(file_pipe, 0)]
     refs = [one.place(some(SMALLEST, start=at)) for at, one in enumerate(senders)]
     assert [receiver.take(ref) for ref in refs] == [some(SMALLEST, start=at) for at in (0, 1)]
     for one in senders:
         one.close()
 
 
-def test_a_segment_never_has_a_name(hatch: Hatch, receiver: Receiver) -> None:
+def test_a_segment_never_has_a_name(file_pipe: FilePipe, receiver: Receiver) -> None:
     """Not even while nobody has taken anything from it: there is nothing that a killed process could leave."""
     before = set(os.listdir(FOLDER))
-    sender = Sender(hatch, 0)
+    sender = Sender(file_pipe, 0)
     ref = sender.place(some(SMALLEST))
     assert set(os.listdir(FOLDER)) <= before
     assert receiver.take(ref) == some(SMALLEST)
@@ -119,10 +119,10 @@ def test_what_was_placed_can_be_taken_after_its_sender_closed(sender: Sender, re
     assert receiver.take(ref) == some(SMALLEST)
 
 
-def test_nothing_is_held_once_both_are_closed(hatch: Hatch, receiver: Receiver) -> None:
+def test_nothing_is_held_once_both_are_closed(file_pipe: FilePipe, receiver: Receiver) -> None:
     """Neither what was taken, nor what came and was not, nor what is on its way."""
     before = held()
-    sender = Sender(hatch, 0)
+    sender = Sender(file_pipe, 0)
     placed = [sender.place(some(size * SMALLEST)) for size in (1, 1, 1)]
     receiver.take(placed[0])
     sender.place(some(4 * SMALLEST))
@@ -136,8 +136,10 @@ def test_nothing_is_held_once_both_are_closed(hatch: Hatch, receiver: Receiver) 
 # What does not fit
 
 
-def test_too_many_in_flight_are_refused_once_the_patience_is_over(hatch: Hatch, receiver: Receiver) -> None:
-    sender = Sender(hatch, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
+def test_too_many_in_flight_are_refused_once_the_patience_is_over(
+    file_pipe: FilePipe, receiver: Receiver
+) -> None:
+    sender = Sender(file_pipe, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
     for _ in range(2):
         sender.place(some(SMALLEST))
     with pytest.raises(ShmFull, match="the budget is 131072 bytes, 2 blocks are still being taken"):
@@ -145,8 +147,8 @@ def test_too_many_in_flight_are_refused_once_the_patience_is_over(hatch: Hatch, 
     sender.close()
 
 
-def test_a_sender_waits_until_a_block_is_free(hatch: Hatch, receiver: Receiver) -> None:
-    sender = Sender(hatch, 0, patience_s=60.0, budget_bytes=SMALLEST)
+def test_a_sender_waits_until_a_block_is_free(file_pipe: FilePipe, receiver: Receiver) -> None:
+    sender = Sender(file_pipe, 0, patience_s=60.0, budget_bytes=SMALLEST)
     ref = sender.place(some(SMALLEST))
     taking = threading.Timer(0.02, receiver.take, [ref])
     taking.start()
@@ -155,8 +157,8 @@ def test_a_sender_waits_until_a_block_is_free(hatch: Hatch, receiver: Receiver) 
     sender.close()
 
 
-def test_what_exceeds_the_budget_is_refused_at_once(hatch: Hatch, receiver: Receiver) -> None:
-    sender = Sender(hatch, 0, patience_s=60.0, budget_bytes=SMALLEST)
+def test_what_exceeds_the_budget_is_refused_at_once(file_pipe: FilePipe, receiver: Receiver) -> None:
+    sender = Sender(file_pipe, 0, patience_s=60.0, budget_bytes=SMALLEST)
     receiver.take(sender.place(some(SMALLEST)))
     with pytest.raises(ShmFull, match="no room for 65537 bytes"):
         sender.place(some(SMALLEST + 1))
@@ -164,8 +166,8 @@ def test_what_exceeds_the_budget_is_refused_at_once(hatch: Hatch, receiver: Rece
     sender.close()
 
 
-def test_free_blocks_make_room_for_a_larger_one(hatch: Hatch, receiver: Receiver) -> None:
-    sender = Sender(hatch, 0, patience_s=0.0, budget_bytes=4 * SMALLEST)
+def test_free_blocks_make_room_for_a_larger_one(file_pipe: FilePipe, receiver: Receiver) -> None:
+    sender = Sender(file_pipe, 0, patience_s=0.0, budget_bytes=4 * SMALLEST)
     for ref in [sender.place(some(SMALLEST)) for _ in range(4)]:
         receiver.take(ref)
     ref = sender.place(some(4 * SMALLEST))
@@ -174,12 +176,12 @@ def test_free_blocks_make_room_for_a_larger_one(hatch: Hatch, receiver: Receiver
     sender.close()
 
 
-def test_a_blocks_memory_is_free_as_soon_as_it_is_given_up(hatch: Hatch, receiver: Receiver) -> None:
-    near, far = Hatch.pair()
+def test_a_blocks_memory_is_free_as_soon_as_it_is_given_up(file_pipe: FilePipe, receiver: Receiver) -> None:
+    near, far = FilePipe.pair()
     sender = Sender(far, 0, patience_s=0.0, budget_bytes=2 * SMALLEST)
     small = sender.place(some(SMALLEST))
     file = near.pull()[small.name]
-    hatch.push(small.name, file)
+    file_pipe.push(small.name, file)
     receiver.take(small)
     sender.place(some(2 * SMALLEST))
     assert os.fstat(file).st_blocks * 512 == HEADER_BYTES
@@ -188,10 +190,10 @@ def test_a_blocks_memory_is_free_as_soon_as_it_is_given_up(hatch: Hatch, receive
         one.close()
 
 
-def test_a_full_shared_memory_is_an_error_of_that_request(hatch: Hatch, receiver: Receiver) -> None:
+def test_a_full_shared_memory_is_an_error_of_that_request(file_pipe: FilePipe, receiver: Receiver) -> None:
     """A mapping that nobody touches stands for more bytes than there are."""
     size = (os.statvfs(FOLDER).f_frsize * os.statvfs(FOLDER).f_blocks) + (1 << 30)
-    sender = Sender(hatch, 0, budget_bytes=2 * size)
+    sender = Sender(file_pipe, 0, budget_bytes=2 * size)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     with pytest.raises(ShmFull, match="No space left on device") as full:
         sender.place(memoryview(mmap.mmap(-1, size, flags=flags)))
@@ -242,7 +244,7 @@ def test_a_segment_that_has_not_come_is_refused(receiver: Receiver, name: str) -
 
 def test_a_segment_of_another_receiver_is_refused(receiver: Receiver) -> None:
     other = Receiver()
-    with closing(other), closing(other.hatch()) as hatch, closing(Sender(hatch, 0)) as sender:
+    with closing(other), closing(other.file_pipe()) as file_pipe, closing(Sender(file_pipe, 0)) as sender:
         ref = sender.place(some(SMALLEST))
         with pytest.raises(BadMessage, match=r"no segment .* has come"):
             receiver.take(ref)
@@ -267,20 +269,20 @@ def test_bytes_outside_the_block_are_not_read(
     assert receiver.take(ref) == some(SMALLEST), "and the block is still there"
 
 
-def test_a_file_that_is_too_short_for_a_segment_is_refused(hatch: Hatch, receiver: Receiver) -> None:
+def test_a_file_that_is_too_short_for_a_segment_is_refused(file_pipe: FilePipe, receiver: Receiver) -> None:
     with TemporaryFile() as file:
         file.write(b"short")
         file.flush()
-        hatch.push("0-abc-1", file.fileno())
+        file_pipe.push("0-abc-1", file.fileno())
     with pytest.raises(BadMessage, match="has 5 bytes only"):
         receiver.take(ShmRef("0-abc-1", HEADER_BYTES, 1, 1))
 
 
 def test_a_receiver_that_takes_nothing_makes_its_sender_wait_and_not_fail(
-    hatch: Hatch, receiver: Receiver
+    file_pipe: FilePipe, receiver: Receiver
 ) -> None:
-    """A hatch holds a few hundred segments; then there is no room until some are taken."""
-    sender = Sender(hatch, 0, patience_s=0.0)
+    """A file_pipe holds a few hundred segments; then there is no room until some are taken."""
+    sender = Sender(file_pipe, 0, patience_s=0.0)
     refs: list[ShmRef] = []
     with pytest.raises(ShmFull, match="still being taken"):
         refs.extend(sender.place(b"x") for _ in range(10_000))

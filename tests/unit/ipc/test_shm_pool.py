@@ -25,14 +25,14 @@ class Pool(RuleBasedStateMachine):
         super().__init__()
         self.before = held()
         self.receiver = Receiver()
-        self.hatches = {rank: self.receiver.hatch() for rank in RANKS}
+        self.file_pipes = {rank: self.receiver.file_pipe() for rank in RANKS}
         self.senders = {rank: self.new_sender(rank) for rank in RANKS}
         self.flying: dict[ShmRef, bytes] = {}
         self.of: dict[ShmRef, int] = {}
         self.placed = 0
 
     def new_sender(self, rank: int) -> Sender:
-        return Sender(self.hatches[rank], rank, patience_s=0.0, budget_bytes=BUDGET)
+        return Sender(self.file_pipes[rank], rank, patience_s=0.0, budget_bytes=BUDGET)
 
     @rule(target=parcels, rank=st.sampled_from(RANKS), size=st.integers(0, 5 * SMALLEST))
     def place(self, rank: int, size: int) -> object:
@@ -75,8 +75,8 @@ class Pool(RuleBasedStateMachine):
     def kill(self, rank: int) -> None:
         """The rank is gone, and what it had told can still be taken; another one starts in its place."""
         self.senders[rank].close()
-        self.hatches[rank].close()
-        self.hatches[rank] = self.receiver.hatch()
+        self.file_pipes[rank].close()
+        self.file_pipes[rank] = self.receiver.file_pipe()
         self.senders[rank] = self.new_sender(rank)
 
     @invariant()
@@ -93,8 +93,8 @@ class Pool(RuleBasedStateMachine):
             assert sender.in_flight == 0
             sender.close()
         self.receiver.close()
-        for hatch in self.hatches.values():
-            hatch.close()
+        for file_pipe in self.file_pipes.values():
+            file_pipe.close()
         assert held() == self.before, "memory is left"
 
 

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Final
 
@@ -18,51 +17,22 @@ from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, pati
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
 from stage_runtime.core.suspicion import LOOK_S, Suspicion
-from stage_runtime.engine.desk import Desk, Refusal, Turn
+from stage_runtime.engine.base import Refusal
 from stage_runtime.engine.phase import Progress
+from stage_runtime.engine.request_table import RequestTable, Turn
 from stage_runtime.executor.base import Executor
+from stage_runtime.processes.wakeup import Wakeup
 
 ENDING_S: Final = 30.0
 """A loop that is through its ticks lets go of its executor within this: longer than any executor's own deadlines."""
 
 
-class Bell:
-    """Wakes the loop. A ring before the wait counts, so none is lost.
-
-    NB: built on SimpleQueue, whose `put` alone may be called inside the garbage collector at any moment; a lock
-    or a condition there can deadlock with its own holder.
-    """
-
-    def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
-        self._echo: Callable[[], None] = lambda: None
-
-    def ring(self) -> None:
-        """Wake the waiter, or spare it the next wait."""
-        if self._rings.empty():
-            self._rings.put(None)
-        self._echo()
-
-    def echo(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called with each ring too: the waiter may wait elsewhere. It takes no lock either."""
-        self._echo = wake
-
-    def wait(self, timeout_s: float | None) -> None:
-        """Wait for a ring. None: for as long as it takes; whoever brings work or the end rings."""
-        try:
-            self._rings.get(timeout=timeout_s)
-            while True:
-                self._rings.get_nowait()
-        except Empty:
-            return
-
-
 class Loop:
     """Ticks. Everything but `call`, `progress` and `stop` belongs to the thread that built the executor."""
 
-    def __init__(self, desk: Desk, bell: Bell, clock: Callable[[], float], startup_timeout_s: float) -> None:
-        self._desk = desk
-        self._bell = bell
+    def __init__(self, table: RequestTable, clock: Callable[[], float], startup_timeout_s: float) -> None:
+        self._table = table
+        self._wakeup = Wakeup()
         self._clock = clock
         self._startup_timeout_s = startup_timeout_s
         self._executor: Executor | None = None
@@ -83,7 +53,6 @@ class Loop:
     def attach(self, executor: Executor) -> None:
         """Use this executor from now on."""
         self._executor = executor
-        self._bell.echo(executor.wake)
         self._beat = None
 
     def run(self) -> None:
@@ -100,7 +69,7 @@ class Loop:
         executor = self._executor
         if executor is None or self.stopped:
             return False
-        turn = self._desk.begin_turn(paused=self._paused)
+        turn = self._table.begin_turn(paused=self._paused)
         if turn.wave.is_empty and not turn.polls:
             return self._answer_calls(executor)
         began_s = self._begin(turn)
@@ -112,7 +81,7 @@ class Loop:
         if turn.polls and self._paused == paused:
             patience_s = turn.patience_s
             outcomes = executor.poll(None if patience_s is None else began_s + max(patience_s, LOOK_S))
-            what = self._desk.end_turn(turn, outcomes)
+            what = self._table.end_turn(turn, outcomes)
             overdue = what is not None and not self._paused
             if self._stillness.confirmed("still", overdue=overdue, now_s=self._clock()):
                 raise EngineHung(str(what))
@@ -124,7 +93,7 @@ class Loop:
         with self._calls_lock:
             if self._calls or self._stopped is not None:
                 return
-        self._bell.wait(self._desk.pause_s())
+        self._wakeup.wait(self._table.pause_s())
 
     # Any thread
 
@@ -132,6 +101,12 @@ class Loop:
     def stopped(self) -> bool:
         """True once the loop ends after its current tick."""
         return self._stopped is not None
+
+    def wake(self) -> None:
+        """Have the thread look for work soon, wherever it waits. Takes no lock: also inside the garbage collector."""
+        self._wakeup.ring()
+        if self._executor is not None:
+            self._executor.wake()
 
     def call(self, call: Control) -> Future[object]:
         """Have a control call carried out between two ticks."""
@@ -142,7 +117,7 @@ class Loop:
                 self._calls.append((call, future))
         if refusal is not None:
             future.set_exception(refusal())
-        self._bell.ring()
+        self.wake()
         return future
 
     def stop(self, refusal: Refusal) -> None:
@@ -154,7 +129,7 @@ class Loop:
         for _, future in calls:
             if future.set_running_or_notify_cancel():
                 future.set_exception(refusal())
-        self._bell.ring()
+        self.wake()
 
     def progress(self, now_s: float) -> Progress:
         """How far the current tick is."""
@@ -217,7 +192,7 @@ class Loop:
             self._paused, self._beat = True, None
         elif isinstance(call, Resume | Wake):
             self._paused = False
-        self._desk.note_moved()
+        self._table.note_moved()
         return answer
 
     @staticmethod

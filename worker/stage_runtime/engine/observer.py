@@ -8,7 +8,7 @@ from stage_runtime.core.outcome import Terminal
 
 
 class Observer(Protocol):
-    """Told under the desk's lock, from any thread: each call is quick and raises nothing. Warm-up is not told."""
+    """Told under the requests' lock, from any thread: each call is quick and raises nothing. Warm-up is not told."""
 
     def on_started(self, queue_s: float) -> None:
         """A request entered its first wave, `queue_s` after it was admitted."""

@@ -21,8 +21,8 @@ from stage_runtime.core.outcome import Aborted, Completed, Failed, Outcome, Prog
 from stage_runtime.core.request import Request
 
 
-class Owner(Protocol):
-    """Who ends requests whose consumer is gone."""
+class Admitter(Protocol):
+    """Who admitted requests, and ends those whose consumer is gone."""
 
     def take_back(self, mailbox: Mailbox) -> None:
         """End the mailbox's request now."""
@@ -119,11 +119,11 @@ class Stream:
     Iterate over it in a thread, ask for `result`, or `subscribe` and `take` from an event loop.
     """
 
-    def __init__(self, mailbox: Mailbox, owner: Owner) -> None:
+    def __init__(self, mailbox: Mailbox, admitter: Admitter) -> None:
         self._mailbox = mailbox
-        self._owner = owner
+        self._admitter = admitter
         # NB: the callback must not reach this object, or it would never be collected.
-        weakref.finalize(self, owner.note_dropped, mailbox).atexit = False
+        weakref.finalize(self, admitter.note_dropped, mailbox).atexit = False
 
     @property
     def request_id(self) -> str:
@@ -164,7 +164,7 @@ class Stream:
 
     def close(self) -> None:
         """Take the request back, unless it has ended, and let go of what wasn't read. Idempotent."""
-        self._owner.take_back(self._mailbox)
+        self._admitter.take_back(self._mailbox)
         self._mailbox.forget()
 
     def __enter__(self) -> Self:

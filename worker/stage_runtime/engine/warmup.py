@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory, OutOfMemory, RequestError
 from stage_runtime.core.request import Request
-from stage_runtime.engine.desk import Desk
 from stage_runtime.engine.loop import Loop
+from stage_runtime.engine.request_table import RequestTable
 from stage_runtime.engine.streams import Stream
 
 
-def warm_up(desk: Desk, loop: Loop, groups: Sequence[Sequence[Request]]) -> None:
+def warm_up(table: RequestTable, loop: Loop, groups: Sequence[Sequence[Request]]) -> None:
     """Run the requests of each group together to their end, group after group. Returns early when the loop is stopped.
 
     Raises: OutOfDeviceMemory when a request doesn't fit; ModelError when one fails otherwise; EngineDeadError.
     """
     for group in groups:
-        streams = desk.admit(group, warm_up=True)
+        streams = table.admit(group, warm_up=True)
         while not all(stream.ended for stream in streams):
             if loop.stopped:
                 return

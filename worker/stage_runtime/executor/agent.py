@@ -20,11 +20,11 @@ from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.pods import MeetingPoint, meeting_point, spanning_life
-from stage_runtime.executor.supervisor import Supervisor
-from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.keys import load_client
 from stage_runtime.ipc.messages import Attending, Ended, Frozen
+from stage_runtime.processes.children import Children
+from stage_runtime.processes.wakeup import Wakeup
 
 LANE: Final = "agent"
 ORDERLY_S: Final = 5.0  # for ranks to end by themselves once the first of them has, or the engine is gone
@@ -52,9 +52,9 @@ class Agent:
         self._environ = environ
         self._point: MeetingPoint = meeting_point(environ)
         self._keys = load_client(self._point.keys)
-        self._supervisor = Supervisor()
+        self._children = Children()
         self._deaths = Deaths()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._stop_by_s: float | None = None
         """On the monotonic clock; set once the pod is told to stop."""
         self._attends = False
@@ -69,7 +69,7 @@ class Agent:
     def stop(self, patience_s: float) -> None:
         """Let the ranks end as the engine tells them, and end them after `patience_s`."""
         self._stop_by_s = time.monotonic() + patience_s
-        self._bell.ring()
+        self._wakeup.ring()
 
     def run(self) -> None:
         """Start the ranks and wait until they have ended as the engine told them.
@@ -83,7 +83,7 @@ class Agent:
                 self._until_the_end(with_engine)
             finally:
                 self._attends = False
-                self._supervisor.stop(lambda: None, patience_s=0.0)
+                self._children.stop(lambda: None, patience_s=0.0)
                 with_engine.close()
         finally:
             self.ended.set()
@@ -111,41 +111,41 @@ class Agent:
             life=spanning_life(self._topology, self._epoch),
             keys=self._point.keys,
         )
-        self._supervisor.start(
+        self._children.start(
             {rank: launch.command(rank) for rank in self._ranks},
             rank_environ(self._environ, len(self._ranks)),
         )
-        for pidfd in self._supervisor.sentinels:
+        for pidfd in self._children.sentinels:
             engine.watch(pidfd)
-        engine.watch(self._bell.fd)
+        engine.watch(self._wakeup.fd)
         self._attends = True
         log.info("ranks started", extra={"ranks": list(self._ranks)})
 
     def _until_the_end(self, engine: RankChannel) -> None:
         frozen: set[int] = set()
-        while not (self._supervisor.ended() or engine.gone):
+        while not (self._children.ended() or engine.gone):
             left_s = LOOK_S if self._stop_by_s is None else min(LOOK_S, self._stop_by_s - time.monotonic())
             if left_s <= 0.0:
                 log.warning("the engine did not stop the ranks in time")
-                self._supervisor.stop(lambda: None, patience_s=TERMINATE_S)
+                self._children.stop(lambda: None, patience_s=TERMINATE_S)
                 return
             command = engine.receive(left_s)
             if command is not None:
                 raise InternalError(f"a {type(command).__name__} came to an agent")
-            self._bell.silence()
-            before, frozen = frozen, self._supervisor.frozen()
+            self._wakeup.silence()
+            before, frozen = frozen, self._children.frozen()
             for rank in before ^ frozen:
                 engine.send(Frozen(rank=self._ranks[0], who=rank, is_frozen=rank in frozen))
         self._account_for(engine, frozen)
 
     def _account_for(self, engine: RankChannel, frozen: set[int]) -> None:
         """One rank has ended, or the engine has. Raises: what for, unless all end as they are told."""
-        if not any(self._supervisor.ended().values()) and not frozen:
-            self._supervisor.wait(ORDERLY_S)
-        codes = self._supervisor.ended()
+        if not any(self._children.ended().values()) and not frozen:
+            self._children.wait(ORDERLY_S)
+        codes = self._children.ended()
         self._tell(engine, codes)
-        self._supervisor.kill()
-        self._supervisor.wait(TERMINATE_S)
+        self._children.kill()
+        self._children.wait(TERMINATE_S)
         if len(codes) == len(self._ranks) and not any(codes.values()):
             return
         if _ORDERLY.issuperset(codes.values()):

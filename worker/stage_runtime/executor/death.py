@@ -9,28 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from stage_api.errors import Fault, SpecError
+from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
 from stage_api.topology import Topology
 from stage_runtime.core.error_codec import decoded
 from stage_runtime.core.errors import (
-    DeviceLost,
     EngineDeadError,
     EngineHung,
     ModelError,
-    OutOfDeviceMemory,
-    RendezvousTimeout,
 )
-from stage_runtime.executor.supervisor import how_it_ended
 from stage_runtime.exit import exit_code_of
 from stage_runtime.ipc.messages import Dying, Ended, Frozen
-
-_DEATHS: Final[dict[int, type[EngineDeadError]]] = {
-    ExitCode.HANG: EngineHung,
-    ExitCode.ACCELERATOR_FAULT: DeviceLost,
-    ExitCode.RENDEZVOUS_TIMEOUT: RendezvousTimeout,
-    ExitCode.OUT_OF_MEMORY: OutOfDeviceMemory,
-}
+from stage_runtime.processes.child import death_of
 
 LOST: Final = 1 << 16
 """In place of an exit code: nobody knows how it ended."""
@@ -137,12 +127,7 @@ def _wordless(rank: int, code: int) -> EngineDeadError:
     """
     if code == LOST:
         return EngineDeadError(f"rank {rank}, in another pod, is gone: its connection ended", rank=rank)
-    ended = f"rank {rank} {how_it_ended(code)}"
-    if code == ExitCode.CONFIG:
-        raise SpecError([Fault("", "a config that every rank can run", ended)])
-    if code == ExitCode.MODEL:
-        raise ModelError(ended)
-    return _DEATHS.get(code, EngineDeadError)(ended, rank=rank)
+    return death_of(f"rank {rank}", code, rank=rank)
 
 
 def _order(code: int) -> int:

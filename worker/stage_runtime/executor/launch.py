@@ -30,10 +30,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     keys: Path | None = None
     """Folder of the keys for an engine on another machine."""
 
-    def command(self, rank: int, hatch: int | None = None) -> list[str]:
+    def command(self, rank: int, file_pipe: int | None = None) -> list[str]:
         """Program and arguments of one rank.
 
-        `hatch`: descriptor of the hatch for its shared memory; None on another machine than the engine's.
+        `file_pipe`: descriptor of the file_pipe for its shared memory; None on another machine than the engine's.
         """
         return [
             sys.executable,
@@ -45,7 +45,7 @@ class Launch(Struct, frozen=True, kw_only=True):
             *("--startup", str(self.startup_s)),
             *("--parent", str(self.parent)),
             *(("--life", self.life) if self.life else ()),
-            *(("--hatch", str(hatch)) if hatch is not None else ()),
+            *(("--file-pipe", str(file_pipe)) if file_pipe is not None else ()),
             *(("--keys", str(self.keys)) if self.keys is not None else ()),
         ]
 

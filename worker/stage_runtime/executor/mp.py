@@ -17,7 +17,7 @@ from typing import Final
 from stage_api.config import StageConfig
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding, Resume, StopEarly, patience_s
-from stage_runtime.core.errors import EngineDeadError, InvalidRequest, RendezvousTimeout
+from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
 from stage_runtime.core.outcome import Computed, ExecutorOutcome
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined, unanswered
@@ -29,7 +29,6 @@ from stage_runtime.executor.ledger import BadReply, Ledger, Settled
 from stage_runtime.executor.pods import listening_channel, spanning_life
 from stage_runtime.executor.rest import Rest
 from stage_runtime.executor.silence import Silence
-from stage_runtime.executor.supervisor import Supervisor
 from stage_runtime.executor.unpack import drop, unpacked
 from stage_runtime.ipc import channel as wire
 from stage_runtime.ipc.messages import (
@@ -49,6 +48,7 @@ from stage_runtime.ipc.messages import (
 )
 from stage_runtime.ipc.shm import Receiver
 from stage_runtime.ipc.sockets import seconds_left
+from stage_runtime.processes.children import Children
 
 CLOSE_S: Final = 1.0  # for a rank to end by itself when it is asked
 NOTICE_S: Final = 0.1  # for the loop thread to notice a death by itself
@@ -82,7 +82,7 @@ class MpExecutor:
         self._dispatch = Dispatch(self._topology.degrees["data"])
         self._ledger = Ledger()
         self._deaths = Deaths()
-        self._supervisor = Supervisor()
+        self._children = Children()
         self._backlog: list[ExecutorOutcome] = []
         self._answers: dict[int, Answered] = {}
         self._rest, self._silence = Rest(self._ask), Silence()
@@ -115,7 +115,7 @@ class MpExecutor:
     @property
     def pids(self) -> dict[int, int]:
         """Process ids of the local ranks."""
-        return self._supervisor.pids
+        return self._children.pids
 
     def submit(self, wave: Wave) -> None:
         """Send each idle copy of the model what it is to run, and all ranks what they are to forget."""
@@ -146,7 +146,7 @@ class MpExecutor:
             self.health()
         if (hung := self._silence.hung(time.monotonic())) is not None:
             copy, silent_s = hung
-            stopped = self._supervisor.frozen() | self._deaths.frozen
+            stopped = self._children.frozen() | self._deaths.frozen
             raise self._die(hang_of(self._topology, copy, silent_s, stopped))
         return outcomes
 
@@ -219,7 +219,7 @@ class MpExecutor:
             return
         self._closed = True
         # A group that is dead may hang in a collective: it isn't asked.
-        self._supervisor.stop(self._ask_to_stop, patience_s=0.0 if self._death is not None else CLOSE_S)
+        self._children.stop(self._ask_to_stop, patience_s=0.0 if self._death is not None else CLOSE_S)
         self._receiver.close()
         self._channel.close()
 
@@ -243,7 +243,7 @@ class MpExecutor:
             life=self._life,
         )
         self._start(launch, ranks, rank_environ(environ, len(ranks)))
-        for pidfd in self._supervisor.sentinels:
+        for pidfd in self._children.sentinels:
             self._channel.watch(pidfd)
         while not handshake.complete:
             if time.monotonic() > until_s:
@@ -254,16 +254,16 @@ class MpExecutor:
             self.health()
         self._channel.seal()
         self._deaths.served = True
-        self._supervisor.watch(self._on_exit)
+        self._children.watch(lambda _rank, _code: self._notice(), self._on_stopped)
         return handshake.capability
 
     def _start(self, launch: Launch, ranks: Sequence[int], environ: Mapping[str, str]) -> None:
-        """The local ranks, each with a hatch."""
+        """The local ranks, each with a pipe for its files."""
         with ExitStack() as stack:
-            hatches = {rank: stack.enter_context(closing(self._receiver.hatch())) for rank in ranks}
-            numbers = {rank: hatch.number for rank, hatch in hatches.items()}
+            file_pipes = {rank: stack.enter_context(closing(self._receiver.file_pipe())) for rank in ranks}
+            numbers = {rank: file_pipe.number for rank, file_pipe in file_pipes.items()}
             commands = {rank: launch.command(rank, number) for rank, number in numbers.items()}
-            self._supervisor.start(commands, environ, numbers)
+            self._children.start(commands, environ, numbers)
 
     def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
         if isinstance(reply, wire.BadReply):
@@ -338,9 +338,10 @@ class MpExecutor:
             self._deaths.lost(rank)
             self._notice()
 
-    def _on_exit(self, rank: int, code: int) -> None:
-        """From the sentinel's thread."""
-        self._notice()
+    def _on_stopped(self, rank: int) -> None:
+        """From the thread that watches: a rank hears nothing, also while nothing runs."""
+        self._die(EngineHung(f"rank {rank} is stopped", rank=rank))
+        self._channel.wake()
 
     def _notice(self) -> None:
         """Die of what has ended. The loop thread does it while it polls, and knows the ranks' last words."""
@@ -352,7 +353,7 @@ class MpExecutor:
     def _cause(self) -> EngineDeadError | None:
         """What has killed the group, if anything has."""
         for look in (1, 2):
-            for rank, code in self._supervisor.ended().items():
+            for rank, code in self._children.ended().items():
                 self._deaths.exited(rank, code)
             if look == 2 or not self._deaths.may_be_another:
                 break
@@ -362,7 +363,7 @@ class MpExecutor:
     def _hear_on(self) -> None:
         """Give the rank that others ended of time to end, and what was said last time to be heard."""
         until_s = time.monotonic() + CAUSE_S
-        self._supervisor.wait(CAUSE_S)
+        self._children.wait(CAUSE_S)
         if not self._talk.acquire(blocking=False):
             return  # the loop thread listens, and hears it all
         try:
@@ -385,7 +386,7 @@ class MpExecutor:
             self._death = death
             callbacks, self._on_death = self._on_death, []
         self._noticed.set()
-        self._supervisor.kill()
+        self._children.kill()
         for callback in callbacks:
             callback(death)
         return death

@@ -1,4 +1,4 @@
-"""The child's side of the line: carries out what the client asks, and tells what becomes of it.
+"""The child's side: carries out what the client asks, and tells what becomes of it.
 
 It never waits for the engine. While the client doesn't read, outcomes stay in their streams, where a later progress
 takes the place of an earlier one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -17,51 +17,42 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from stage_runtime.core.error_codec import encoded
-from stage_runtime.core.errors import EngineDeadError, RequestFailed, StageError
+from stage_runtime.core.errors import EngineDeadError, NotAdmitting, RequestFailed, StageError
 from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed, Terminal
+from stage_runtime.engine.base import FINAL, STARTING
 from stage_runtime.engine.engine import Engine
-from stage_runtime.engine.phase import Phase
 from stage_runtime.engine.streams import Stream
-from stage_runtime.hosting.line import Line
-from stage_runtime.hosting.wire import (
+from stage_runtime.hosting.messages import (
     Abort,
-    Accepted,
     Answered,
     Ask,
     Asks,
     CloseAdmission,
-    Count,
     Ended,
+    Event,
     Leaving,
-    Loaded,
-    News,
     Observe,
     Observed,
-    Refused,
     Setup,
     Started,
     Status,
     Stop,
     Submit,
     TakeBack,
-    Tells,
     Told,
     Waved,
-    decode_ask,
-    encode,
     without_bytes,
 )
 from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Parcel
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender, ShmFull
+from stage_runtime.processes.wakeup import Wakeup
 
 BUSY_LOOK_S: Final = 0.05  # between two looks at an engine that works
 IDLE_LOOK_S: Final = 0.2  # at one that rests: whether it still could work
 STATUS_S: Final = 0.1  # between two statuses while nothing but time passes
 MESSAGE_BYTES: Final = 1 << 20  # about what one message carries
-
-_STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
-_FINAL: Final = frozenset({Phase.CLOSED, Phase.DEAD})
 
 log = logging.getLogger(__name__)
 
@@ -73,19 +64,21 @@ Key = tuple[int, str]
 class Service:
     """Serves one client. One thread uses it."""
 
-    def __init__(self, line: Line, engine: Engine, sender: Sender) -> None:
+    def __init__(self, channel: RankChannel, engine: Engine, sender: Sender) -> None:
         """`sender` takes large outputs."""
-        self._line = line
+        self._channel = channel
         self._engine = engine
         self._sender = sender
+        self._wakeup = Wakeup()
+        channel.watch(self._wakeup.fd)
+        engine.when_dead(lambda _: self._wakeup.ring())
         self._streams: dict[Key, Stream] = {}
-        self._news: SimpleQueue[Key] = SimpleQueue()
+        self._arrived: SimpleQueue[Key] = SimpleQueue()
         """Streams with outcomes; filled by the engine's thread."""
         self._answers: SimpleQueue[tuple[int, Future[Any]]] = SimpleQueue()
         """Calls that are carried out; filled by the engine's thread."""
         self._open_calls = 0
         self._recorder = Recorder()
-        self._told_capability = False
         self._status: Status | None = None
         self._status_s = 0.0
         self._stop: Stop | None = None
@@ -93,57 +86,57 @@ class Service:
     @property
     def starting(self) -> bool:
         """The engine isn't ready yet."""
-        return self._engine.phase in _STARTING
-
-    @property
-    def at_rest(self) -> bool:
-        """All requests have ended, and their ends are told."""
-        return not self._streams and self._engine.drain(0.0)
+        return self._engine.phase in STARTING
 
     def turn(self) -> bool:
-        """Wait for something to do and do it. True when the engine has ended, or is to end."""
-        wait_s = BUSY_LOOK_S if self._is_busy() else IDLE_LOOK_S
-        self.take(self._line.receive(wait_s))
+        """Wait for something to do and do it. True when the engine has ended, or is to end.
+
+        Raises: BadMessage: then who sent it can't be understood, nor served.
+        """
+        self._take(BUSY_LOOK_S if self._is_busy() else IDLE_LOOK_S)
         with suppress(EngineDeadError):  # `finish` tells it
             self._engine.check_health()
         self._tell()
-        return self._stop is not None or self._engine.phase in _FINAL
-
-    def take(self, messages: Sequence[bytes]) -> None:
-        """Do what they ask. Raises: BadMessage: then who sent them can't be understood, nor served."""
-        for data in messages:
-            self._do(decode_ask(data))
+        return self._stop is not None or self._engine.phase in FINAL
 
     def finish(self, patience_s: float) -> None:
         """End what runs, tell every outcome, and say the last words, all within about `patience_s`."""
         if self._stop is not None:
             patience_s = self._stop.patience_s
         until_s = time.monotonic() + patience_s
-        if self._engine.phase not in _FINAL and not self.starting:
+        if self._engine.phase not in FINAL and not self.starting:
             with suppress(EngineDeadError):  # it hangs; its streams have ended all the same
                 self._engine.close(patience_s / 2)
         while time.monotonic() < until_s:
             self._tell()
-            if not self._streams and self._line.has_room:
+            if not self._streams and self._channel.has_room:
                 break
-            self.take(self._line.receive(BUSY_LOOK_S))
+            self._take(BUSY_LOOK_S)
         death = self._engine.death
-        self._line.send(encode(Leaving(None if death is None else encoded(death))))
+        if self._channel.has_room:
+            self._channel.send(Leaving(None if death is None else encoded(death)))
 
     # What is asked
+
+    def _take(self, timeout_s: float) -> None:
+        ask = self._channel.receive(timeout_s)
+        self._wakeup.silence()
+        while ask is not None:
+            self._do(ask)
+            ask = self._channel.receive(0.0) if self._channel.pending() else None
 
     def _do(self, ask: Asks) -> None:
         match ask:
             case Submit():
                 self._admit(ask)
-            case TakeBack():
-                self._take_back(ask)
+            case TakeBack(number=number, request_id=request_id):
+                if (stream := self._streams.pop((number, request_id), None)) is not None:
+                    stream.close()
             case Abort(request_id=request_id):
                 self._engine.abort(request_id)
             case Ask(number=number, call=call):
-                self._answer_later(number, self._engine.control(call))
-            case Count(number=number):
-                self._answer_later(number, self._engine.outstanding())
+                engine = self._engine
+                self._answer_later(number, engine.outstanding() if call is None else engine.control(call))
             case Observe():
                 self._engine.observe(self._recorder)
             case CloseAdmission():
@@ -157,25 +150,20 @@ class Service:
         try:
             streams = self._engine.add(submit.requests)
         except StageError as error:
-            self._send(Refused(submit.number, encoded(error)))
+            self._channel.send(Answered(submit.number, error=encoded(error)))
             return
-        self._tell_status()
-        self._send(Accepted(submit.number))
+        self._channel.send(Told(status=self._due_status()))
+        self._channel.send(Answered(submit.number))
         for stream in streams:
             key = (submit.number, stream.request_id)
             self._streams[key] = stream
             # NB: bound to no stream: one that holds itself is never collected.
-            stream.subscribe(partial(_note, self._news, key, self._line.bell.ring))
-
-    def _take_back(self, gone: TakeBack) -> None:
-        stream = self._streams.pop((gone.number, gone.request_id), None)
-        if stream is not None:
-            stream.close()
+            stream.subscribe(partial(_note, self._arrived, key, self._wakeup.ring))
 
     def _answer_later(self, number: int, answer: Future[Any]) -> None:
         def note(done: Future[Any]) -> None:
             self._answers.put((number, done))
-            self._line.bell.ring()
+            self._wakeup.ring()
 
         self._open_calls += 1
         answer.add_done_callback(note)
@@ -183,49 +171,39 @@ class Service:
     # What is told
 
     def _tell(self) -> None:
-        self._tell_capability()
         self._tell_answers()
-        while self._line.has_room and (news := self._take_news()):
-            # Before the outcomes themselves: whoever hears of an end finds it counted.
-            self._tell_observed()
-            self._tell_status()
-            self._send(Told(tuple(news)))
-        self._tell_observed()
-        self._tell_status()
-
-    def _tell_capability(self) -> None:
-        if self._told_capability or self._engine.phase not in (Phase.WARMING, Phase.READY):
-            return
-        self._told_capability = True
-        self._send(Loaded(self._engine.capability))
+        while self._channel.has_room:
+            events = self._take_events()
+            told = Told(observed=self._recorder.taken(), status=self._due_status(), events=events)
+            if told != Told():
+                self._channel.send(told)
+            if not events:
+                return
 
     def _tell_answers(self) -> None:
         while (answered := _next(self._answers)) is not None:
             number, done = answered
             self._open_calls -= 1
             error = done.exception()
-            if error is not None:
-                self._send(Refused(number, encoded(error)))
-                continue
             try:
-                data = encode(Answered(number, done.result()))
+                told = Answered(number, error=encoded(error)) if error else Answered(number, done.result())
+                self._channel.send(told)
             except BadMessage as bad:
-                data = encode(Refused(number, encoded(RequestFailed(str(bad)))))
-            self._line.send(data)
+                self._channel.send(Answered(number, error=encoded(RequestFailed(str(bad)))))
 
-    def _take_news(self) -> list[News]:
+    def _take_events(self) -> tuple[Event, ...]:
         """Outcomes for one message."""
-        news: list[News] = []
+        events: list[Event] = []
         size = 0
-        while size < MESSAGE_BYTES and (key := _next(self._news)) is not None:
+        while size < MESSAGE_BYTES and (key := _next(self._arrived)) is not None:
             stream = self._streams.get(key)
             while stream is not None and (outcome := stream.take()) is not None:
                 light, parcel = self._detached(outcome)
-                news.append(News(key[0], light, parcel))
+                events.append(Event(key[0], light, parcel))
                 size += _bytes_of(light)
                 if not isinstance(outcome, Progressed):
                     del self._streams[key]
-        return news
+        return tuple(events)
 
     def _detached(self, outcome: Outcome) -> tuple[Outcome, Parcel | None]:
         """Large bytes go into shared memory; where it is full, into the message."""
@@ -235,27 +213,20 @@ class Service:
             log.warning("no shared memory for an output", extra={"error": str(error)})
             return outcome, None
 
-    def _tell_observed(self) -> None:
-        if events := self._recorder.taken():
-            self._send(Observed(events))
-
-    def _tell_status(self) -> None:
-        """At once when anything changed, now and then while it works; not while nobody reads: the next one tells."""
-        if not self._line.has_room:
-            return
-        status = Status(self._engine.phase, self._engine.progress(), self._engine.snapshot())
+    def _due_status(self) -> Status | None:
+        """At once when anything changed, now and then while it works. In a final phase the last words tell how."""
+        engine = self._engine
+        capability = None
+        if not self.starting or (self._status is not None and self._status.capability is None):
+            with suppress(NotAdmitting):
+                capability = engine.capability
+        status = Status(engine.phase, engine.progress(), engine.snapshot(), capability)
         now_s = time.monotonic()
-        before, age_s = self._status, now_s - self._status_s
-        if (
-            before is not None
-            and _gist(before) == _gist(status)
-            and not (self._is_busy() and age_s >= STATUS_S)
-        ):
-            return
-        if status.phase in _FINAL:
-            return  # the last words tell how
+        before, due = self._status, self._is_busy() and now_s - self._status_s >= STATUS_S
+        if status.phase in FINAL or (before is not None and _gist(before) == _gist(status) and not due):
+            return None
         self._status, self._status_s = status, now_s
-        self._send(status)
+        return status
 
     def _is_busy(self) -> bool:
         """Somebody waits for something. Then silence would be a sign that this process hangs."""
@@ -264,35 +235,32 @@ class Service:
             return True
         return bool(self._streams or self._open_calls or status.load.untold)
 
-    def _send(self, tell: Tells) -> None:
-        self._line.send(encode(tell))
-
 
 class Recorder:
     """Observes an engine for somebody in another process. Any thread."""
 
     def __init__(self) -> None:
-        self._events: deque[Started | Waved | Ended] = deque()
+        self._observed: deque[Observed] = deque()
 
-    def taken(self) -> tuple[Started | Waved | Ended, ...]:
+    def taken(self) -> tuple[Observed, ...]:
         """What has been observed since the last time."""
-        return tuple(self._events.popleft() for _ in range(len(self._events)))
+        return tuple(self._observed.popleft() for _ in range(len(self._observed)))
 
     def on_started(self, queue_s: float) -> None:
         """A request entered its first wave."""
-        self._events.append(Started(queue_s))
+        self._observed.append(Started(queue_s))
 
     def on_wave(self, size: int, steps: int, seconds: float) -> None:
         """Requests were advanced."""
-        self._events.append(Waved(size, steps, seconds))
+        self._observed.append(Waved(size, steps, seconds))
 
     def on_ended(self, outcome: Terminal, seconds: float) -> None:
         """A request ended."""
-        self._events.append(Ended(without_bytes(outcome), seconds))
+        self._observed.append(Ended(without_bytes(outcome), seconds))
 
 
-def _note(news: SimpleQueue[Key], key: Key, ring: Callable[[], None]) -> None:
-    news.put(key)
+def _note(arrived: SimpleQueue[Key], key: Key, ring: Callable[[], None]) -> None:
+    arrived.put(key)
     ring()
 
 
@@ -306,15 +274,8 @@ def _next(queue: SimpleQueue[T]) -> T | None:
 def _gist(status: Status) -> tuple[object, ...]:
     """What of a status a client is told at once when it changes."""
     load = status.load
-    return (
-        status.phase,
-        status.progress.limit_s is None,
-        load.waiting,
-        load.running,
-        load.live,
-        load.untold,
-        load.materialising,
-    )
+    counts = (load.waiting, load.running, load.live, load.untold, load.materialising)
+    return status.phase, status.progress.limit_s is None, status.capability is None, counts
 
 
 def _bytes_of(outcome: Outcome) -> int:

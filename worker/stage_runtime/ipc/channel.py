@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import zmq
 from msgspec import Struct
 
 from stage_runtime.core.errors import StageError
-from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
 from stage_runtime.ipc.doorman import DOMAIN, Doorman
 from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ServerKeys
-from stage_runtime.ipc.messages import Command, Refused, Reply
+from stage_runtime.ipc.messages import Refused
 from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.sockets import LINGER_MS, MORE, NOW, fd_of, milliseconds, monitor_of, readable
+from stage_runtime.processes.wakeup import Wakeup
 
 __all__ = ["MAX_DRAIN", "BadReply", "EngineChannel", "PeerGone", "RankChannel"]
 
@@ -66,19 +66,22 @@ class EngineChannel:
         keys: ServerKeys | None = None,
         life: str = "",
         on_gone: Callable[[int], None] = lambda rank: None,
+        decode: Callable[[bytes], Struct] = decode_reply,
     ) -> None:
         """Listen in `folder` (None: a private one in the system's temporary folder), and at `listen`: host and port.
 
         Port 0 lets the system choose. Ranks of another `life` are refused. `on_gone` is called, from another thread,
-        with the rank whose connection over TCP has ended. Raises: ValueError for `listen` without keys; zmq.ZMQError,
-        OSError when an address can't be had.
+        with the rank whose connection over TCP has ended. `decode` reads what they say. Raises: ValueError for
+        `listen` without keys; SpecError for a folder that can't be used; zmq.ZMQError, OSError when an address can't
+        be had.
         """
         if (listen is None) != (keys is None):
             raise ValueError("a TCP address needs keys, and keys need an address")
         self._closed = False
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._life = life
         self._on_gone = on_gone
+        self._decode = decode
         self._peers: dict[bytes, Peer | None] = {}
         self._identities: dict[int, bytes] = {}
         self._folder = private_folder(folder, SOCKET_FILE)
@@ -100,14 +103,14 @@ class EngineChannel:
         self._poll = select.poll()
         self._fd = fd_of(self._socket)
         self._poll.register(self._fd, select.POLLIN)
-        self._poll.register(self._bell.fd, select.POLLIN)
+        self._poll.register(self._wakeup.fd, select.POLLIN)
 
-    def send(self, ranks: Iterable[int], command: Command) -> None:
-        """Send `command` to each of `ranks`, without ever waiting.
+    def send(self, ranks: Iterable[int], command: Struct | bytes) -> None:
+        """Send `command`, encoded or not, to each of `ranks`, without ever waiting.
 
         Raises: PeerGone for the first that can't be reached, once the others have it; BadMessage.
         """
-        data = encode(command)
+        data = command if isinstance(command, bytes) else encode(command)
         gone: PeerGone | None = None
         for rank in ranks:
             try:
@@ -118,13 +121,13 @@ class EngineChannel:
         if gone is not None:
             raise gone
 
-    def receive(self, timeout_s: float | None) -> list[Reply | BadReply]:
+    def receive(self, timeout_s: float | None) -> list[Any]:
         """What has come, in order of arrival, at most `MAX_DRAIN` of them.
 
         Waits for the first, a `wake`, a watched file descriptor, or `timeout_s` (None: no limit), and gives an empty
         list for the last three. Never raises for what a peer sends.
         """
-        replies: list[Reply | BadReply] = []
+        replies: list[Any] = []
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._drain(replies)
@@ -133,8 +136,8 @@ class EngineChannel:
             ready = self._poll.poll(None if until_s is None else milliseconds(until_s))
             if len(ready) == 1 and ready[0][0] == self._fd:
                 continue  # with a message, or with news of ZeroMQ's own
-            if any(fd == self._bell.fd for fd, _ in ready):
-                self._bell.silence()
+            if any(fd == self._wakeup.fd for fd, _ in ready):
+                self._wakeup.silence()
             self._drain(replies)
             return replies
 
@@ -143,7 +146,7 @@ class EngineChannel:
 
         Any thread, a signal handler, the garbage collector: takes no lock. Harmless after `close`.
         """
-        self._bell.ring()
+        self._wakeup.ring()
 
     def watch(self, fd: int) -> None:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
@@ -193,7 +196,7 @@ class EngineChannel:
         self._socket.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
-    def _drain(self, replies: list[Reply | BadReply]) -> None:
+    def _drain(self, replies: list[Any]) -> None:
         socket = self._socket
         frames_of = socket.recv_multipart if self._doorman is None else self._traced
         while len(replies) < MAX_DRAIN and readable(socket):
@@ -210,7 +213,7 @@ class EngineChannel:
                 self._connections[int(frames[0].get(zmq.SRCFD))] = peer.rank
         return [frame.bytes for frame in frames]
 
-    def _read(self, frames: list[bytes]) -> Reply | BadReply | None:
+    def _read(self, frames: list[bytes]) -> Struct | None:
         """None for what a rank of another life says: it is answered, and goes."""
         identity = frames[0]
         peer = self._peer(identity)
@@ -223,11 +226,11 @@ class EngineChannel:
         if len(frames) != 2:
             return BadReply(rank, f"a message of {len(frames) - 1} parts came, expected 1")
         try:
-            reply = decode_reply(frames[1])
+            reply = self._decode(frames[1])
         except BadMessage as bad:
             return BadReply(rank, str(bad))
-        if reply.rank != rank:
-            return BadReply(rank, f"it sent a {type(reply).__name__} in the name of rank {reply.rank}")
+        if (named := getattr(reply, "rank", rank)) != rank:
+            return BadReply(rank, f"it sent a {type(reply).__name__} in the name of rank {named}")
         return reply
 
     def _peer(self, identity: bytes) -> Peer | None:

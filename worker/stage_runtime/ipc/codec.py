@@ -6,9 +6,10 @@ What can't be read is told as `BadMessage`, with what was wrong: whoever gets it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stage_runtime.core.errors import InternalError
@@ -24,8 +25,6 @@ Take = Callable[[ShmRef], bytes]
 """Gets bytes out of shared memory; they are the caller's own."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_COMMANDS: Final = msgspec.msgpack.Decoder(Command)
-_REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 
 # msgspec lets some of Python's own errors through: of text that is no UTF-8, and of nesting that is too deep.
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, MemoryError)
@@ -35,7 +34,7 @@ class BadMessage(InternalError):
     """A message that can't be written or read. The text says what is wrong with it."""
 
 
-def encode(message: Command | Reply) -> bytes:
+def encode(message: Struct) -> bytes:
     """`message` as msgpack.
 
     Raises: BadMessage for a value that has no place in a message: an object, an integer of more than 64 bits.
@@ -43,23 +42,24 @@ def encode(message: Command | Reply) -> bytes:
     try:
         return _ENCODER.encode(message)
     except _UNREADABLE as error:
-        raise BadMessage(f"{type(message).__name__} can't be encoded: {error}") from error
+        raise BadMessage(f"{type(message).__name__} can't be sent to another process: {error}") from error
 
 
-def decode_command(data: bytes) -> Command:
-    """Raises: BadMessage."""
-    try:
-        return _COMMANDS.decode(data)
-    except _UNREADABLE as error:
-        raise BadMessage(f"no command in {len(data)} bytes: {error}") from error
+def decoder(kind: Any, what: str) -> Callable[[bytes], Any]:
+    """What reads messages of a union of tagged structs, called `what` in errors. It raises: BadMessage."""
+    read = msgspec.msgpack.Decoder(kind).decode
+
+    def decode(data: bytes) -> Any:
+        try:
+            return read(data)
+        except _UNREADABLE as error:
+            raise BadMessage(f"no {what} in {len(data)} bytes: {error}") from error
+
+    return decode
 
 
-def decode_reply(data: bytes) -> Reply:
-    """Raises: BadMessage."""
-    try:
-        return _REPLIES.decode(data)
-    except _UNREADABLE as error:
-        raise BadMessage(f"no reply in {len(data)} bytes: {error}") from error
+decode_command: Final[Callable[[bytes], Command]] = decoder(Command, "command")
+decode_reply: Final[Callable[[bytes], Reply]] = decoder(Reply, "reply")
 
 
 def detach(outcome: AnyOutcome, place: Place | None) -> tuple[AnyOutcome, Parcel | None]:

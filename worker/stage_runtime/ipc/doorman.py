@@ -15,8 +15,8 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.keys import ServerKeys
+from stage_runtime.processes.wakeup import Wakeup
 
 ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 DOMAIN: Final = b"omnistage"
@@ -36,7 +36,7 @@ class Doorman:
         """Take over `monitor`, a socket's monitor of ends: `on_left` gets the file number of each that ended."""
         self._allowed = {z85.decode(key) for key in keys.allowed}
         self._on_left = on_left
-        self._ended = Bell()
+        self._ended = Wakeup()
         self._monitor = monitor
         self._questions = context.socket(zmq.ROUTER)
         self._questions.bind(ZAP_ADDRESS)

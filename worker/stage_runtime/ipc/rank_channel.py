@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import select
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import zmq
+from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
 from stage_runtime.core.errors import EngineDeadError
@@ -15,7 +17,7 @@ from stage_runtime.ipc.dial import WATCHED, until_connected
 from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
-from stage_runtime.ipc.messages import Command, Refused, Reply
+from stage_runtime.ipc.messages import Refused
 from stage_runtime.ipc.reach import dials_ipv6
 from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, monitor_of, readable
 
@@ -35,7 +37,7 @@ CONNECT_S: Final = 30.0
 class RankChannel:
     """A rank's end, for one of its threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a connection is made with
         self,
         address: str,
         rank: int,
@@ -44,6 +46,7 @@ class RankChannel:
         life: str = "",
         lane: str = "",
         patience_s: float = CONNECT_S,
+        decode: Callable[[bytes], Any] = decode_command,
     ) -> None:
         """Connect to the engine at `address`, and wait until that is done: it stops listening once all are there.
 
@@ -54,6 +57,7 @@ class RankChannel:
         self._gone = False
         self._closed = False
         self._watches = False
+        self._decode = decode
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = monitor_of(self._socket, WATCHED)
@@ -87,11 +91,11 @@ class RankChannel:
         """The engine is known to be gone; nothing comes any more."""
         return self._gone
 
-    def send(self, reply: Reply) -> None:
+    def send(self, reply: Struct) -> None:
         """Send `reply`, waiting only if the engine has not read for a thousand messages. Raises: BadMessage."""
         self._socket.send(encode(reply))
 
-    def receive(self, timeout_s: float | None) -> Command | None:
+    def receive(self, timeout_s: float | None) -> Any:
         """The next command, waiting for `timeout_s` (None: no limit) or until a watched file descriptor is readable.
 
         None: there is none, or the engine is gone. Raises: BadMessage; EngineDeadError when the engine wants none of
@@ -100,7 +104,7 @@ class RankChannel:
         data = self._next() if timeout_s is None and not self._watches else self._next_until(timeout_s)
         if data is None:
             return None
-        command = decode_command(data)
+        command = self._decode(data)
         if isinstance(command, Refused):
             raise EngineDeadError(f"the engine refuses this rank: {command.why}")
         return command
@@ -134,6 +138,11 @@ class RankChannel:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
         self._watches = True
         self._poll.register(fd, select.POLLIN)
+
+    @property
+    def has_room(self) -> bool:
+        """False while the engine doesn't read: then sending would wait."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT)
 
     def pending(self) -> bool:
         """True when a command is there. Never waits."""

@@ -1,8 +1,8 @@
 """Large bytes from a rank to the engine through shared memory, in blocks that are used again.
 
 The sender makes a segment: a file in /dev/shm, whose size bounds it, that never has a name. It hands the open file to
-its receiver through a hatch. So there is nothing that anybody has to remove: when all who have it are gone, however
-they ended, the kernel takes it back. A segment is one block behind a header of three numbers:
+its receiver through a pipe for files. So nobody has to remove anything: when all who have it are gone, however they
+ended, the kernel takes it back. A segment is one block behind a header of three numbers:
 
     use      written by the sender: how often the block has been filled
     freed    written by the receiver: the last use that it is done with; the block is free when both are equal
@@ -27,7 +27,7 @@ from typing import Final
 from stage_api.errors import Fault, SpecError
 from stage_runtime.core.errors import OutOfMemory
 from stage_runtime.ipc.codec import BadMessage
-from stage_runtime.ipc.hatch import Hatch
+from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.messages import ShmRef
 
 BUDGET_BYTES: Final = 2 << 30
@@ -100,15 +100,15 @@ class Sender:
 
     def __init__(
         self,
-        hatch: Hatch,
+        file_pipe: FilePipe,
         rank: int,
         *,
         patience_s: float = PATIENCE_S,
         budget_bytes: int = BUDGET_BYTES,
         folder: Path = FOLDER,
     ) -> None:
-        """Segments go through `hatch`, which several may use. `budget_bytes` bounds what all of them take together."""
-        self._hatch = hatch
+        """Segments go through `file_pipe`, which several may use. `budget_bytes` bounds what this one takes."""
+        self._file_pipe = file_pipe
         self._prefix = f"{rank}-{secrets.token_hex(4)}-"
         self._patience_s = patience_s
         self._budget_bytes = budget_bytes
@@ -203,7 +203,7 @@ class Sender:
         try:
             os.posix_fallocate(fd, 0, size)
             segment = _Segment(name, fd, size)
-            self._hatch.push(name, fd)
+            self._file_pipe.push(name, fd)
         finally:
             os.close(fd)
         self._segments.append(segment)
@@ -214,16 +214,16 @@ class Receiver:
     """The engine's side. One thread uses it."""
 
     def __init__(self) -> None:
-        self._hatches: list[Hatch] = []
+        self._file_pipes: list[FilePipe] = []
         self._arrived: dict[str, int] = {}
         """Open files of segments that nothing was taken from yet."""
         self._segments: dict[str, _Segment] = {}
         self._fence = Lock()
 
-    def hatch(self) -> Hatch:
-        """The far end of a new hatch, for a process that is to send. The caller closes it once that has it."""
-        near, far = Hatch.pair()
-        self._hatches.append(near)
+    def file_pipe(self) -> FilePipe:
+        """The far end of a new pipe for files, for a process that is to send. The caller closes it once that has it."""
+        near, far = FilePipe.pair()
+        self._file_pipes.append(near)
         return far
 
     def take(self, ref: ShmRef) -> bytes:
@@ -246,13 +246,13 @@ class Receiver:
     def close(self) -> None:
         """Let go of everything, taken or not. The senders have ended. Idempotent."""
         self._pull()
-        for hatch in self._hatches:
-            hatch.close()
+        for file_pipe in self._file_pipes:
+            file_pipe.close()
         for file in self._arrived.values():
             os.close(file)
         for one in self._segments.values():
             one.close()
-        self._hatches.clear()
+        self._file_pipes.clear()
         self._arrived.clear()
         self._segments.clear()
 
@@ -266,7 +266,7 @@ class Receiver:
 
     def _attach(self, name: str) -> _Segment:
         self._let_go_of_retired()
-        self._pull()  # a segment is in the hatch before anybody tells of it
+        self._pull()  # a segment is in the pipe before anybody tells of it
         fd = self._arrived.pop(name, None)
         if fd is None:
             raise BadMessage(f"no segment {name[:100]!r} has come")
@@ -283,8 +283,8 @@ class Receiver:
         return segment
 
     def _pull(self) -> None:
-        for hatch in self._hatches:
-            self._arrived.update(hatch.pull())
+        for file_pipe in self._file_pipes:
+            self._arrived.update(file_pipe.pull())
 
     def _let_go_of_retired(self) -> None:
         """What a sender gave up is replaced by the next segment, so there is no need to look at other times."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -22,11 +21,12 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.outcome import TerminationReport
 from stage_runtime.executor.launch import share_of_cores
-from stage_runtime.exit import ENV_TERMINATION_LOG
 from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.keys import generate
 from stage_runtime.local.handover import Handover
 from stage_runtime.local.leash import ParentEnd
+from stage_runtime.local.pod import start_pod
+from stage_runtime.processes.child import Child
 
 MASTER: Final = "127.0.0.1"
 ORDERLY_S: Final = 5.0  # for pods to end by themselves once another has
@@ -71,11 +71,10 @@ class OtherPods:
             names.ENV_KEYS: str(self._keys),
         }
 
-    def start(self, environ: Mapping[str, str], first: subprocess.Popen[bytes]) -> None:
+    def start(self, environ: Mapping[str, str], first: Child) -> None:
         """Start them beside `first`, in its environment."""
         self._life = _Life(first)
         for ordinal, handover in enumerate(self._handovers, start=1):
-            handover.forget_report()
             self._life.spawn(ordinal, handover, {**environ, names.ENV_GROUP_RANK: str(ordinal)})
 
     def end(self) -> Failure | None:
@@ -101,28 +100,18 @@ class OtherPods:
 class _Life:
     """The pods of one epoch."""
 
-    def __init__(self, first: subprocess.Popen[bytes]) -> None:
+    def __init__(self, first: Child) -> None:
         self._first = first
         self._over = Event()
         self._lock = Lock()
         self._failure: Failure | None = None
         self._stack = ExitStack()
-        self._pods: list[subprocess.Popen[bytes]] = []
+        self._pods: list[Child] = []
         self._watchers: list[Thread] = []
 
     def spawn(self, ordinal: int, handover: Handover, environ: Mapping[str, str]) -> None:
         leash = self._stack.enter_context(ParentEnd())
-        pod = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "stage_runtime", "serve", "--config", handover.config_path),
-                *("--host", MASTER, "--port", "0", "--leash", str(leash.fd)),
-            ],
-            stdin=subprocess.DEVNULL,
-            env={**environ, ENV_TERMINATION_LOG: handover.report_path},
-            pass_fds=(leash.fd,),
-            process_group=0,
-        )
-        leash.handed_over()
+        pod = start_pod(handover, leash, environ, host=MASTER, port=0)
         self._pods.append(pod)
         watcher = Thread(
             target=self._watch, args=(ordinal, pod, handover), name=f"pod-{ordinal}", daemon=True
@@ -134,24 +123,23 @@ class _Life:
         self._over.set()
         until_s = time.monotonic() + ORDERLY_S
         for pod in self._pods:
-            try:
-                pod.wait(max(0.0, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pod.kill()
-                pod.wait()
+            if pod.wait(until_s - time.monotonic()) is None:
+                pod.send(signal.SIGKILL)
         for watcher in self._watchers:
             watcher.join(ORDERLY_S)
+        for pod in self._pods:
+            pod.close()
         self._stack.close()
         return self._failure
 
-    def _watch(self, ordinal: int, pod: subprocess.Popen[bytes], handover: Handover) -> None:
-        status = pod.wait()
+    def _watch(self, ordinal: int, pod: Child, handover: Handover) -> None:
+        status = pod.wait() or 0
         if self._over.is_set():
             return
         with self._lock:
             self._failure = self._failure or Failure(ordinal, status, handover.report())
         # The first pod notices by itself, but for one that had not dialled it yet.
         if not self._over.wait(ORDERLY_S):
-            self._first.terminate()
+            self._first.send(signal.SIGTERM)
             if not self._over.wait(ORDERLY_S):
-                self._first.kill()
+                self._first.send(signal.SIGKILL)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +22,16 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.failure import Evidence, FailurePolicySpec, History, Hold, Restart, decide
 from stage_api.outcome import ExitCode, TerminationReport
-from stage_runtime.exit import ENV_TERMINATION_LOG
 from stage_runtime.local.control_socket import control_socket
 from stage_runtime.local.handover import Handover
 from stage_runtime.local.leash import ParentEnd
 from stage_runtime.local.manifest import local_config, local_stage
 from stage_runtime.local.others import OtherPods
+from stage_runtime.local.pod import start_pod
 from stage_runtime.local.watch import Watch
+from stage_runtime.processes.child import STOPS, Child, how_it_ended
 
 LOCAL_HOST: Final = "127.0.0.1"
-_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_SIGNAL: Final = 128  # added to its number, as shells do
 
 
@@ -89,7 +88,7 @@ class _Supervisor:
         self._others = others
         self._host, self._port = listen
         self._control = {} if control is None else {names.ENV_CONTROL_SOCKET: str(control)}
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._asked_to_stop = False
         self._interrupted = False
 
@@ -123,7 +122,6 @@ class _Supervisor:
 
     def _live(self, epoch: int) -> _Ended | None:
         """One life from start to end. None when there was none, since this process was asked to stop."""
-        self._handover.forget_report()
         with ParentEnd() as leash:
             watch = Watch(leash, self._config, again=epoch > 0)
             with (
@@ -132,16 +130,19 @@ class _Supervisor:
                 if self._asked_to_stop:
                     return None
                 environ = self._environ(epoch)
-                child = self._child = self._spawn(environ, leash)
+                child = self._child = start_pod(
+                    self._handover, leash, environ, host=self._host, port=self._port
+                )
                 self._others.start(environ, child)
                 watch.start()  # its thread holds them back too, so that they come to this one
-            status, report = child.wait(), self._handover.report()
+            status, report = child.wait() or 0, self._handover.report()
             at_s = time.monotonic()
             failure = self._others.end()
             if failure is not None and status == 0 and not self._asked_to_stop:
                 # It was ended, since another pod was gone.
                 status, report = failure.status, failure.report
             watch.end()
+            child.close()
         if watch.port is not None:
             self._port = watch.port  # also where any free one was asked for: clients know it now
         return _Ended(status, report, at_s, watch.ready_at_s)
@@ -154,21 +155,6 @@ class _Supervisor:
             names.ENV_STAGE: self._config.name,
             names.ENV_EPOCH: str(epoch),
         }
-
-    def _spawn(self, environ: Mapping[str, str], leash: ParentEnd) -> subprocess.Popen[bytes]:
-        listen = ("--host", self._host, *(("--port", str(self._port)) if self._port is not None else ()))
-        child = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "stage_runtime", "serve", "--config", self._handover.config_path),
-                *(*listen, "--leash", str(leash.fd)),
-            ],
-            stdin=subprocess.DEVNULL,
-            env={**environ, ENV_TERMINATION_LOG: self._handover.report_path},
-            pass_fds=(leash.fd,),
-            process_group=0,  # a terminal's Ctrl-C comes here only, and reaches the child once
-        )
-        leash.handed_over()
-        return child
 
     def _wait_until(self, at_s: float) -> None:
         """Wait for the next life. Returns early when this process is asked to stop."""
@@ -192,15 +178,15 @@ class _Supervisor:
         if self._child is None:
             return
         if number == signal.SIGINT and self._interrupted:
-            self._child.kill()
+            self._child.send(signal.SIGKILL)
             return
         self._interrupted = self._interrupted or number == signal.SIGINT
-        self._child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        self._child.send(signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
 
     def _tell_end(self, status: int, report: TerminationReport | None) -> None:
         """A life's last words for people."""
         if status < 0:
-            self._say(f"was killed by {signal.Signals(-status).name}")
+            self._say(how_it_ended(status))
         elif status != ExitCode.DRAINED:
             why = "it left no report" if report is None else report.message
             rank = "" if report is None or report.rank is None else f"rank {report.rank}"
@@ -214,14 +200,14 @@ class _Supervisor:
 
 def _heeded() -> tuple[signal.Signals, ...]:
     """The signals that mean something here: not those that whoever started this process ignores, as nohup does."""
-    return tuple(number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN)
+    return tuple(number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 @contextmanager
 def _held_back() -> Iterator[None]:
     """Signals come after it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

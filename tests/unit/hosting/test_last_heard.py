@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stage_runtime.engine.phase import Phase, Progress
-from stage_runtime.hosting.pulse import NO_LOAD, NOTABLE_S, SILENCE_S, Pulse
-from stage_runtime.hosting.wire import Status
+from stage_runtime.hosting.last_heard import NO_LOAD, NOTABLE_S, SILENCE_S, LastHeard
+from stage_runtime.hosting.messages import Status
 
 LOAD = replace(NO_LOAD, running=1, waiting=2, live=3, oldest_age_s=5.0, capacity=4, queue_limit=8)
 
@@ -15,14 +15,14 @@ def a_status(elapsed_s: float = 0.0, limit_s: float | None = None, tick: int = 7
     return Status(Phase.READY, Progress(tick, elapsed_s, limit_s), LOAD)
 
 
-def heard_at(now_s: float, status: Status) -> Pulse:
-    pulse = Pulse(startup_timeout_s=60.0)
+def heard_at(now_s: float, status: Status) -> LastHeard:
+    pulse = LastHeard(startup_timeout_s=60.0)
     pulse.heard(now_s, status)
     return pulse
 
 
 def test_loading_counts_against_the_startup_timeout() -> None:
-    pulse = Pulse(startup_timeout_s=60.0)
+    pulse = LastHeard(startup_timeout_s=60.0)
     pulse.heard(100.0)
     assert pulse.progress(130.0, owes=False) == Progress(0, 30.0, 60.0)
     assert pulse.progress(161.0, owes=False).overdue
@@ -63,5 +63,5 @@ def test_who_waits_has_waited_on_since() -> None:
 
 
 def test_nothing_is_busy_before_the_first_word_and_after_the_end() -> None:
-    assert Pulse(60.0).snapshot(5.0) == NO_LOAD
+    assert LastHeard(60.0).snapshot(5.0) == NO_LOAD
     assert heard_at(100.0, a_status()).emptied() == replace(NO_LOAD, capacity=4, queue_limit=8)

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from stage_runtime.core.control import Health, Invoke, RankHealth
 from stage_runtime.core.outcome import Aborted, Completed, Failed
-from stage_runtime.hosting.wire import (
+from stage_runtime.hosting.messages import (
     Answered,
     Ask,
     Submit,
     answer_of,
     decode_ask,
     decode_tell,
-    encode,
     without_bytes,
 )
-from stage_runtime.ipc.codec import BadMessage
+from stage_runtime.ipc.codec import BadMessage, encode
 from support.builders import RequestBuilder
 from support.scripted import pixel
 

@@ -1,4 +1,4 @@
-"""A hatch: through it a process hands open files to the one that started it.
+"""A pipe for open files: through it a process hands them to the one that started it.
 
 It is a pair of sockets that was there before the process. So it needs no name in any file system, and no right to look
 into another process; and what lies in it stays there when its sender is killed, and is gone when both ends are.
@@ -17,7 +17,7 @@ _FILE: Final = struct.Struct("i")
 _ROOM: Final = socket.CMSG_SPACE(_FILE.size)
 
 
-class Hatch:
+class FilePipe:
     """One end. Never waits. `push` may be called from several threads."""
 
     def __init__(self, end: socket.socket) -> None:

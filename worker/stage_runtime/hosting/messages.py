@@ -1,7 +1,6 @@
 """What a stage's two processes say to each other: tagged structs, one union each way.
 
-Asks go from the client's process to the engine's, tells come back. An ask that wants an answer has a number. Errors
-travel as what they are: a 400 stays a 400, and a full line keeps its seconds.
+Asks go from the client's process to the engine's, tells come back. An ask that wants an answer has a number.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from stage_runtime.core.outcome import Completed, Outcome, Terminal
 from stage_runtime.core.request import Request
 from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.phase import Phase, Progress
-from stage_runtime.ipc.codec import BadMessage
+from stage_runtime.ipc.codec import decoder
 from stage_runtime.ipc.messages import Parcel
 from stage_runtime.sched.base import Snapshot
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Version of these messages; a child of another version is refused."""
 
 
@@ -38,12 +37,10 @@ class Setup(Struct, frozen=True, tag="setup", kw_only=True):
     argument: bytes
     log_as: str | None = None
     """Name of the stage in log lines; None leaves logging as Python has it."""
-    grace_s: float = 0.0
-    """How long what runs may take to finish once the child itself is told to stop (SIGTERM)."""
 
 
 class Submit(Struct, frozen=True, tag="submit"):
-    """Admit all of these, or none. Answer: `Accepted` or `Refused`."""
+    """Admit all of these, or none."""
 
     number: int
     requests: tuple[Request, ...]
@@ -63,16 +60,10 @@ class Abort(Struct, frozen=True, tag="abort"):
 
 
 class Ask(Struct, frozen=True, tag="ask"):
-    """A control call. Answer: `Answered` or `Refused`."""
+    """A control call; None: count what is held for requests."""
 
     number: int
-    call: Control
-
-
-class Count(Struct, frozen=True, tag="count"):
-    """Count what is held for requests. Answer: `Answered` with a dict."""
-
-    number: int
+    call: Control | None
 
 
 class Observe(Struct, frozen=True, tag="observe"):
@@ -89,7 +80,7 @@ class Stop(Struct, frozen=True, tag="stop"):
     patience_s: float
 
 
-Asks = Setup | Submit | TakeBack | Abort | Ask | Count | Observe | CloseAdmission | Stop
+Asks = Setup | Submit | TakeBack | Abort | Ask | Observe | CloseAdmission | Stop
 
 
 # From the engine's process to the client's
@@ -98,56 +89,33 @@ Asks = Setup | Submit | TakeBack | Abort | Ask | Count | Observe | CloseAdmissio
 class Hello(Struct, frozen=True, tag="hello"):
     """The child is there."""
 
-    pid: int
     protocol: int = PROTOCOL
 
 
-class Loaded(Struct, frozen=True, tag="loaded"):
-    """The model is there."""
+class Answered(Struct, frozen=True, tag="answered"):
+    """The answer to a submission, which is None, or to a call; or the error with which it was refused."""
 
-    capability: Capability
+    number: int
+    value: object = None
+    error: Raised | None = None
 
 
-class Status(Struct, frozen=True, tag="status"):
-    """How the engine is, at one moment. Told when it changes, and many times a second while there is work."""
+class Status(Struct, frozen=True):
+    """How the engine is, at one moment."""
 
     phase: Phase
     progress: Progress
     load: Snapshot
+    capability: Capability | None = None
+    """Of the loaded model."""
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
-    """All of a submission is admitted."""
-
-    number: int
-
-
-class Refused(Struct, frozen=True, tag="refused"):
-    """A submission or a call was refused."""
-
-    number: int
-    error: Raised
-
-
-class Answered(Struct, frozen=True, tag="answered"):
-    """The answer to a call."""
-
-    number: int
-    value: object = None
-
-
-class News(Struct, frozen=True):
+class Event(Struct, frozen=True):
     """An outcome of a request of the submission `number`; large bytes of it lie where `parcel` says."""
 
     number: int
     outcome: Outcome
     parcel: Parcel | None = None
-
-
-class Told(Struct, frozen=True, tag="told"):
-    """Outcomes, in order."""
-
-    news: tuple[News, ...]
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -171,10 +139,18 @@ class Ended(Struct, frozen=True, tag="ended"):
     seconds: float
 
 
-class Observed(Struct, frozen=True, tag="observed"):
-    """What an observer is to be told, in order. Comes before the outcomes that it is about."""
+Observed = Started | Waved | Ended
 
-    events: tuple[Started | Waved | Ended, ...]
+
+class Told(Struct, frozen=True, tag="told", kw_only=True):
+    """What became of what was asked, in the order in which it is to be heard: whoever hears of an end finds it counted.
+
+    A status comes when it changes, and many times a second while there is work.
+    """
+
+    observed: tuple[Observed, ...] = ()
+    status: Status | None = None
+    events: tuple[Event, ...] = ()
 
 
 class Leaving(Struct, frozen=True, tag="leaving"):
@@ -183,50 +159,23 @@ class Leaving(Struct, frozen=True, tag="leaving"):
     death: Raised | None = None
 
 
-Tells = Hello | Loaded | Status | Accepted | Refused | Answered | Told | Observed | Leaving
+Tells = Hello | Answered | Told | Leaving
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_ASKS: Final = msgspec.msgpack.Decoder(Asks)
-_TELLS: Final = msgspec.msgpack.Decoder(Tells)
-# Python's own errors come through too: of text that is no UTF-8, and of nesting that is too deep.
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
+decode_ask: Final = decoder(Asks, "ask")
+decode_tell: Final = decoder(Tells, "tell")
 
 
-def encode(message: Asks | Tells) -> bytes:
-    """Raises: BadMessage for a value that can't cross: an object, an integer of more than 64 bits."""
-    try:
-        return _ENCODER.encode(message)
-    except _UNREADABLE as error:
-        raise BadMessage(f"{type(message).__name__} can't be sent to another process: {error}") from error
-
-
-def decode_ask(data: bytes) -> Asks:
-    """Raises: BadMessage."""
-    try:
-        return _ASKS.decode(data)
-    except _UNREADABLE as error:
-        raise BadMessage(f"no ask in {len(data)} bytes: {error}") from error
-
-
-def decode_tell(data: bytes) -> Tells:
-    """Raises: BadMessage."""
-    try:
-        return _TELLS.decode(data)
-    except _UNREADABLE as error:
-        raise BadMessage(f"no tell in {len(data)} bytes: {error}") from error
-
-
-def answer_of(call: Control, value: object) -> object:
+def answer_of(call: Control | None, value: object) -> object:
     """What a call answers, as its caller knows it: a message has no tuples and no structs of its own."""
     if isinstance(call, Health) and isinstance(value, list):
         return tuple(msgspec.convert(value, list[RankHealth]))
     return tuple(value) if isinstance(value, list) else value
 
 
-def tell_observer(observer: Observer, events: tuple[Started | Waved | Ended, ...]) -> None:
+def tell_observer(observer: Observer, observed: tuple[Observed, ...]) -> None:
     """What was observed in the other process."""
-    for event in events:
-        match event:
+    for one in observed:
+        match one:
             case Started(queue_s=queue_s):
                 observer.on_started(queue_s)
             case Waved(size=size, steps=steps, seconds=seconds):
@@ -237,8 +186,6 @@ def tell_observer(observer: Observer, events: tuple[Started | Waved | Ended, ...
 
 def without_bytes(outcome: Terminal) -> Terminal:
     """`outcome` as an observer gets it from another process."""
-    return (
-        replace(outcome, output=replace(outcome.output, data=b""))
-        if isinstance(outcome, Completed)
-        else outcome
-    )
+    if not isinstance(outcome, Completed):
+        return outcome
+    return replace(outcome, output=replace(outcome.output, data=b""))

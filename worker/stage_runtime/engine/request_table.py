@@ -1,4 +1,4 @@
-"""The front desk: scheduler, mailboxes and pace behind one lock.
+"""The live requests: scheduler, mailboxes and pace behind one lock.
 
 Any thread may call it, and it answers at once also while a long tick runs: it never touches the executor. It is
 the one place that hands terminal events to consumers.
@@ -18,14 +18,12 @@ from stage_runtime.core.errors import AdmissionFull, NotAdmitting, StageError
 from stage_runtime.core.outcome import Completed, Computed, ExecutorOutcome, Failed, Outcome, Progressed
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.wave import Wave
+from stage_runtime.engine.base import Refusal
 from stage_runtime.engine.failures import log_failure
 from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.pace import Pace
 from stage_runtime.engine.streams import Mailbox, Stream
 from stage_runtime.sched.base import BaseScheduler, Snapshot
-
-Refusal = Callable[[], StageError]
-"""Makes the error that a refused caller gets; a new one each time."""
 
 
 class Turn(Struct, frozen=True):
@@ -43,7 +41,7 @@ class Turn(Struct, frozen=True):
     """What is left of that now, in seconds."""
 
 
-class Desk:
+class RequestTable:
     """Owns the scheduler and one mailbox per live request."""
 
     def __init__(
@@ -72,7 +70,7 @@ class Desk:
     # Callers
 
     def admit(self, requests: Sequence[Request], *, warm_up: bool = False) -> list[Stream]:
-        """Admit all or none, and give each request's stream. Warm-up requests pass while the desk is shut.
+        """Admit all or none, and give each request's stream. Warm-up requests pass while it is shut.
 
         Raises: AdmissionFull, InvalidRequest, or the error that `shut` set.
         """

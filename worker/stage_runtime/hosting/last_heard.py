@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from stage_runtime.engine.phase import Progress
-from stage_runtime.hosting.wire import Status
+from stage_runtime.hosting.messages import Status
 from stage_runtime.sched.base import Snapshot
 
 SILENCE_S: Final = 30.0
@@ -30,7 +30,7 @@ NO_LOAD: Final = Snapshot(
 )
 
 
-class Pulse:
+class LastHeard:
     """Not thread-safe; its owner serialises the calls. Times in seconds of one monotonic clock."""
 
     def __init__(self, startup_timeout_s: float) -> None:
@@ -43,6 +43,11 @@ class Pulse:
     def status(self) -> Status | None:
         """What it said last about itself."""
         return self._status
+
+    @property
+    def tick(self) -> int:
+        """The last one that it told of."""
+        return 0 if self._status is None else self._status.progress.tick
 
     def heard(self, now_s: float, status: Status | None = None) -> None:
         """It said something, or was started."""
