@@ -41,6 +41,7 @@ ENV_CONFIG: Final = "OMNISTAGE_CONFIG"  # path of the config file
 ENV_STAGE: Final = "OMNISTAGE_STAGE"  # name of the stage, for logs before the config is read
 ENV_REPLICA: Final = "OMNISTAGE_REPLICA"  # index of this replica, from 0
 ENV_EPOCH: Final = "OMNISTAGE_EPOCH"  # count of this replica's lives, from 0
+ENV_LAST_START: Final = "OMNISTAGE_LAST_START_SECONDS"  # what the start of the life before took, if known
 ENV_MODELS: Final = "OMNISTAGE_MODELS"  # folder that holds the embedded models
 ENV_MASTER_ADDR: Final = "MASTER_ADDR"  # torchrun's: host of rank 0
 ENV_MASTER_PORT: Final = "MASTER_PORT"  # torchrun's: port of the rendezvous at rank 0

@@ -14,6 +14,7 @@ from stage_runtime.core.errors import DeviceLost
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.wave import Wave
 from stage_runtime.server.http.drain import Door
+from stage_runtime.server.http.starts import UNTOLD_S
 from support.builders import EngineBuilder
 from support.http_stage import HttpStage, PictureExecutor, wait_until
 from support.scripted import PATIENCE_S
@@ -270,7 +271,8 @@ def test_a_stage_that_still_loads_answers_503() -> None:
     with HttpStage(executor=slow_to_load, wait_ready=False) as stage, stage.client() as client:
         answer = client.post(URL, json={"prompt": "a"})
         assert (answer.status_code, error(answer)["code"]) == (503, "not_admitting")
-        assert "retry-after" in answer.headers
+        assert int(answer.headers["retry-after"]) >= UNTOLD_S
+        assert client.get("/startupz").json()["progress"] == {"activity": "loading", "what": ""}
         assert client.get("/v1/models").json()["data"][0]["capability"] is None
         loading.set()
         stage.engine.wait_ready(PATIENCE_S)

@@ -82,6 +82,14 @@ def _epoch() -> int:
     return int(given) if given.isdecimal() else 0
 
 
+def _last_start_s() -> float | None:
+    """What the start of the life before took, in seconds, where whoever started this one says so."""
+    from stage_api import names
+
+    given = os.environ.get(names.ENV_LAST_START, "")
+    return float(given) if given.replace(".", "", 1).isdecimal() else None
+
+
 def _fetch(config: StageConfig) -> None:
     """Bring the model to where the stage will look for it, or end the process with the reason."""
     import time
@@ -154,7 +162,7 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     engine = build_stage_engine(config, model, epoch=_epoch(), log_as=config.name)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     drain, stage = Drain(), client_of(engine)
-    app = build_app(config, model, engine, drain, epoch=_epoch())
+    app = build_app(config, model, engine, drain, epoch=_epoch(), last_start_s=_last_start_s())
     control = control_listener(config.control, stage, os.environ)
     engine.start()
     if leash is not None:

@@ -114,7 +114,13 @@ def client_of(engine: StageEngine) -> StageClient:
 
 
 def build_app(
-    config: StageConfig, model: ResolvedModel, engine: StageEngine, drain: Drain, *, epoch: int = 0
+    config: StageConfig,
+    model: ResolvedModel,
+    engine: StageEngine,
+    drain: Drain,
+    *,
+    epoch: int = 0,
+    last_start_s: float | None = None,
 ) -> FastAPI:
     """The HTTP application of a stage, its metrics told by the engine. Call on the event loop that serves it.
 
@@ -129,6 +135,7 @@ def build_app(
         served_name=config.served_name,
         world_size=config.topology().world_size,
         epoch=epoch,
+        last_start_s=last_start_s,
     )
     return create_app(client_of(engine), model, settings, metrics=metrics, drain=drain)
 

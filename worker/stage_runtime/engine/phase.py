@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,6 +20,10 @@ class Phase(StrEnum):
     CLOSED = "closed"
     DEAD = "dead"
     """Failed to start, or failed later: nothing is served again."""
+
+
+STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
+"""Before requests are admitted."""
 
 
 class Progress(Struct, frozen=True):

@@ -88,6 +88,7 @@ class _Supervisor:
         self._others = others
         self._host, self._port = listen
         self._control = {} if control is None else {names.ENV_CONTROL_SOCKET: str(control)}
+        self._last_start: dict[str, str] = {}
         self._child: Child | None = None
         self._asked_to_stop = False
         self._interrupted = False
@@ -123,7 +124,7 @@ class _Supervisor:
     def _live(self, epoch: int) -> _Ended | None:
         """One life from start to end. None when there was none, since this process was asked to stop."""
         with ParentEnd() as leash:
-            watch = Watch(leash, self._config, again=epoch > 0)
+            watch, began_s = Watch(leash, self._config, again=epoch > 0), time.monotonic()
             with (
                 _held_back()
             ):  # until the child can be told, and in the child until it can listen: none is lost
@@ -143,6 +144,8 @@ class _Supervisor:
                 status, report = failure.status, failure.report
             watch.end()
             child.close()
+        if watch.ready_at_s is not None:
+            self._last_start = {names.ENV_LAST_START: f"{watch.ready_at_s - began_s:.1f}"}
         if watch.port is not None:
             self._port = watch.port  # also where any free one was asked for: clients know it now
         return _Ended(status, report, at_s, watch.ready_at_s)
@@ -152,6 +155,7 @@ class _Supervisor:
             **os.environ,
             **self._others.environ(),
             **self._control,
+            **self._last_start,
             names.ENV_STAGE: self._config.name,
             names.ENV_EPOCH: str(epoch),
         }

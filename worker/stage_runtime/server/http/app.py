@@ -5,6 +5,7 @@ Two applications may live in one process; nothing here is global.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from stage_runtime.server.http.drain import Drain, LastAnswers, UnderWay
 from stage_runtime.server.http.endpoints import Served
 from stage_runtime.server.http.heads import AbsoluteForm, Heads
 from stage_runtime.server.http.limits import BodyLimit, CrowdLimit, LastResort, RequestIds
+from stage_runtime.server.http.starts import Starts
 from stage_runtime.server.modalities import endpoints_of
 from stage_runtime.server.probes import health
 from stage_runtime.server.probes.readings import StageReadings
@@ -37,6 +39,8 @@ class Settings:
     served_name: str
     world_size: int = 1
     epoch: int = 0
+    last_start_s: float | None = None
+    """What the start of the life before took, in seconds, if there was one."""
 
 
 def create_app(
@@ -61,9 +65,13 @@ def create_app(
         Served(stage=stage, model=model, name=settings.served_name, metrics=metrics, drain=drain)
     )
 
+    starts = Starts(settings.last_start_s)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(starts.watch(stage), name="starts")
         yield
+        watching.cancel()
         endpoints.close()
 
     # One URL for one thing: no redirects to other spellings, and no pages that load scripts from elsewhere.
@@ -84,7 +92,7 @@ def create_app(
     app.include_router(endpoints.routes())
     app.include_router(models.routes(stage, model, settings.served_name))
     app.include_router(health.routes(stage, drain))
-    errors.install(app)
+    errors.install(app, lambda error: starts.retry_after_s(error, stage.phase))
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit)
     app.add_middleware(CrowdLimit)

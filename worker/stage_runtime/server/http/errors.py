@@ -6,7 +6,7 @@ The status and code of an error of ours stand on its class; this module only wor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -70,10 +70,12 @@ def envelope(
     return JSONResponse(error_body(status, message, param=param, code=code), status, headers)
 
 
-def envelope_of(error: StageError) -> JSONResponse:
-    """The answer that `error` stands for."""
+def envelope_of(error: StageError, retry_after_s: float | None = None) -> JSONResponse:
+    """The answer that `error` stands for. `retry_after_s`: where more is known of it than the error itself says."""
+    if retry_after_s is None:
+        retry_after_s = _retry_after_s(error)
     return envelope(
-        error.status, str(error), param=field_of(error), code=error.code, retry_after_s=_retry_after_s(error)
+        error.status, str(error), param=field_of(error), code=error.code, retry_after_s=retry_after_s
     )
 
 
@@ -82,16 +84,16 @@ def field_of(error: StageError) -> str | None:
     return error.field if isinstance(error, InvalidRequest) else None
 
 
-def install(app: FastAPI) -> None:
-    """Make every route of `app` answer with the envelope."""
-    app.add_exception_handler(StageError, _on_stage_error)
+def install(app: FastAPI, retry_after_s: Callable[[StageError], float | None] = lambda error: None) -> None:
+    """Make every route of `app` answer with the envelope. `retry_after_s`: what more is known of when to come back."""
+
+    async def on_stage_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, StageError)
+        return envelope_of(error, retry_after_s(error))
+
+    app.add_exception_handler(StageError, on_stage_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-
-
-async def _on_stage_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StageError)
-    return envelope_of(error)
 
 
 async def _on_validation_error(_: Request, error: Exception) -> JSONResponse:

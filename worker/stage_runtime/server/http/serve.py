@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from stage_api.outcome import ExitCode
 from stage_runtime.core.control import Wake
 from stage_runtime.core.errors import EngineDeadError, StageError
-from stage_runtime.engine.phase import Phase
+from stage_runtime.engine.phase import STARTING, Phase
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.http.connection import Bounds, Connection
 from stage_runtime.server.http.drain import Door, Drain
@@ -41,8 +41,6 @@ PEER_IDLE_S: Final = (
 )
 PEER_RETRY_S: Final = 10
 PEER_RETRIES: Final = 3
-
-_STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +183,7 @@ async def serve(  # noqa: PLR0913 - what a serving process is made of
             await first(server.accepting.wait(), serving)
             log.info("listening", extra={"url": url_of(listening)})
             await first(stop.wait(), dying, serving)
-            starting = stage.phase in _STARTING
+            starting = stage.phase in STARTING
             drain.move(Door.CLOSING)
             server.finish_connections()
             if stop.is_set() and not dying.done() and not starting:

@@ -6,16 +6,19 @@ They read what the engine says about itself and never wait for it, so they answe
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from fastapi import APIRouter
 from starlette.responses import JSONResponse
 
 from stage_api import names
+from stage_api.startup_progress import FIELD, Activity, StartProgress
 from stage_runtime.engine.phase import Phase
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.http.drain import Door, Drain
 
-_WARMED = frozenset({Phase.READY, Phase.DRAINING})
+_WARMED: Final = frozenset({Phase.READY, Phase.DRAINING})
+_ACTIVITIES: Final = {Phase.LOADING: Activity.LOADING, Phase.WARMING: Activity.WARMING}
 
 
 def routes(stage: StageClient, drain: Drain) -> APIRouter:
@@ -43,7 +46,10 @@ def routes(stage: StageClient, drain: Drain) -> APIRouter:
 
     @router.get(names.PATH_STARTUP)
     async def startupz() -> JSONResponse:
-        return _answer(stage.phase in _WARMED, phase=stage.phase, seconds=round(time.monotonic() - born_s, 3))
+        fields: dict[str, object] = {"phase": stage.phase, "seconds": round(time.monotonic() - born_s, 3)}
+        if (activity := _ACTIVITIES.get(stage.phase)) is not None:
+            fields[FIELD] = StartProgress(activity=activity).to_json()
+        return _answer(stage.phase in _WARMED, **fields)
 
     return router
 
