@@ -190,6 +190,7 @@ class LateTarget:
         self._there = threading.Semaphore(0)
         self._wake: OnAnswer = lambda: None
         self._ended = False
+        self.polls = 0
         self._thread = threading.Thread(target=self._serve, name="late-target", daemon=True)
         self._thread.start()
 
@@ -210,6 +211,7 @@ class LateTarget:
             self._lock.notify()
 
     def poll(self, timeout_s: float | None = None) -> Sequence[Answer]:
+        self.polls += 1
         if not self._there.acquire(timeout=timeout_s):
             return []
         return [self._answers.get()]

@@ -134,6 +134,15 @@ class RankChannel:
                 return None  # it is time, or a watched one is ready
         return self._socket.recv(NOW)
 
+    def wait(self, timeout_s: float, fd: int) -> None:
+        """Wait until a command may be there, `fd` is readable, or the engine may be gone; at most `timeout_s`."""
+        if readable(self._socket):
+            return
+        poll = select.poll()
+        for one in (self._fd, self._monitor_fd, fd):
+            poll.register(one, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+
     def watch(self, fd: int) -> None:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
         self._watches = True

@@ -94,6 +94,39 @@ def restored(template: Any, leaves: Leaves) -> Any:
     return value
 
 
+def containers(value: Any) -> Any:
+    """The plain containers around the leaves of an answer, as JSON holds them; None for a leaf.
+
+    Raises: InternalError for a container of another kind, which a receiver could not make again.
+    """
+    if type(value) is dict:
+        if not all(isinstance(name, str) for name in value):
+            raise InternalError("an answer that is told holds a dict whose keys are no names")
+        return {"dict": [[name, containers(inner)] for name, inner in value.items()]}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [containers(inner) for inner in value]}
+    if isinstance(value, dict | list | tuple):
+        raise InternalError(f"an answer that is told holds a {type(value).__name__}")
+    return None
+
+
+def refilled(told: Any, leaves: Leaves) -> Any:
+    """The answer that `containers` described."""
+
+    def fill(one: Any) -> Any:
+        if one is None:
+            return leaves.next()
+        ((kind, inner),) = one.items()
+        if kind == "dict":
+            return {name: fill(item) for name, item in inner}
+        filled = [fill(item) for item in inner]
+        return tuple(filled) if kind == "tuple" else filled
+
+    value = fill(told)
+    leaves.check_empty()
+    return value
+
+
 def gathered(
     collectives: Collectives, payload: Sequence[torch.Tensor], leaves: Sequence[Sequence[Leaf]]
 ) -> list[torch.Tensor]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from stage_runtime.core.control import Outstanding, Pause, StopEarly, Wake
 from stage_runtime.core.errors import EngineDeadError, InternalError, RequestFailed
 from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
+from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Answered, Ask, Command, Parcel, Run, Stop, Ticked
@@ -21,6 +23,10 @@ from stage_runtime.ipc.shm import Sender
 from stage_runtime.runner.output import Made
 from stage_runtime.worker.packer import CANNOT_PACK, Packer
 from stage_runtime.worker.worker import Worker
+
+REST_S: Final = 0.05
+"""So long a rank rests with calls that are answered elsewhere and late. After that a step is over, so that the engine
+may send newcomers along, and ranks that share a copy of the model meet again."""
 
 Agree = Callable[[int], int]
 """How many commands the leader of the group has read, from how many this rank has: in every rank at the same place."""
@@ -56,6 +62,8 @@ class Session:
     """Set where several ranks share a copy of the model."""
     leads: bool = True
     """The first of those."""
+    bell: Bell = field(default_factory=Bell)
+    """Rung when a call is answered from elsewhere that the last tick could not wait for."""
     _read: int = 0
     _wave_id: int = 0
     _entered: dict[str, int] = field(default_factory=dict)
@@ -74,6 +82,7 @@ class Session:
 
     def run(self) -> None:
         """Work until told to stop. Raises: what ends the group."""
+        self.worker.wake_by(self.bell.ring)
         while not self._stopped:
             for command in self._commands():
                 self._carry_out(command)
@@ -167,6 +176,8 @@ class Session:
 
     def _tick(self) -> None:
         outcomes = self.worker.tick()
+        if self.leads and not outcomes and self.worker.waits:
+            self._rest()
         made, self.deliveries.made = self.deliveries.made, []
         ended = {o.request_id for o in outcomes if isinstance(o, Completed | Computed | Failed | Aborted)}
         self._active = tuple(i for i in self._active if i not in ended) if self.plays_to_the_end else ()
@@ -175,6 +186,11 @@ class Session:
             for one in made:
                 self.packer.take(one, self._entered[one.request_id])
         self._tell(outcomes, idle=not self._active)
+
+    def _rest(self) -> None:
+        """Sleep until there is an answer or a command: nothing can move before. The other ranks wait for the leader."""
+        self.channel.wait(REST_S, self.bell.fd)
+        self.bell.silence()
 
     def _tell(self, outcomes: Iterable[ExecutorOutcome], *, idle: bool) -> None:
         self._owes_idle = not idle
