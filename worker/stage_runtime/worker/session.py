@@ -15,11 +15,11 @@ from stage_runtime.core.control import Outstanding, Pause, StopEarly, Wake
 from stage_runtime.core.errors import EngineDeadError, InternalError, RequestFailed
 from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
-from stage_runtime.ipc.bell import Bell
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Answered, Ask, Command, Parcel, Run, Stop, Ticked
 from stage_runtime.ipc.shm import Sender
+from stage_runtime.processes.wakeup import Wakeup
 from stage_runtime.runner.output import Made
 from stage_runtime.worker.packer import CANNOT_PACK, Packer
 from stage_runtime.worker.worker import Worker
@@ -62,7 +62,7 @@ class Session:
     """Set where several ranks share a copy of the model."""
     leads: bool = True
     """The first of those."""
-    bell: Bell = field(default_factory=Bell)
+    wakeup: Wakeup = field(default_factory=Wakeup)
     """Rung when a call is answered from elsewhere that the last tick could not wait for."""
     _read: int = 0
     _wave_id: int = 0
@@ -82,7 +82,7 @@ class Session:
 
     def run(self) -> None:
         """Work until told to stop. Raises: what ends the group."""
-        self.worker.wake_by(self.bell.ring)
+        self.worker.wake_by(self.wakeup.ring)
         while not self._stopped:
             for command in self._commands():
                 self._carry_out(command)
@@ -189,8 +189,8 @@ class Session:
 
     def _rest(self) -> None:
         """Sleep until there is an answer or a command: nothing can move before. The other ranks wait for the leader."""
-        self.channel.wait(REST_S, self.bell.fd)
-        self.bell.silence()
+        self.channel.wait(REST_S, self.wakeup.fd)
+        self.wakeup.silence()
 
     def _tell(self, outcomes: Iterable[ExecutorOutcome], *, idle: bool) -> None:
         self._owes_idle = not idle
