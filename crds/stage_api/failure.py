@@ -280,7 +280,8 @@ def decide(
     if (hopeless := _HOPELESS.get(_code(evidence))) is not None:
         return _hold(history, seen, hopeless)
     counted = evidence.reason is None or not evidence.reason.is_disruption
-    recent = tuple(at_s for at_s in history.recent if at_s > now_s - policy.window_seconds)
+    # Each of them is over: a time to come is of a clock that was ahead.
+    recent = tuple(min(at_s, now_s) for at_s in history.recent if at_s > now_s - policy.window_seconds)
     if counted and len(recent) >= policy.max_restarts:
         return _hold(history, seen, HoldReason.BUDGET_EXCEEDED)
     was_well = ready_for_s is not None and ready_for_s >= policy.reset_after_seconds
@@ -303,6 +304,16 @@ def wait_s(backoff: BackoffSpec, consecutive: int, jitter: float) -> float:
         return 0.0
     doubled = backoff.initial_seconds << min(consecutive - 1, _MAX_DOUBLINGS)
     return min(doubled, backoff.max_seconds) * (1 + jitter * backoff.jitter_percent / 100)
+
+
+def waits_s(backoff: BackoffSpec, history: History) -> tuple[float, float]:
+    """The shortest and the longest wait that the policy can have given before the next life.
+
+    For whoever can't trust the clock that `restart_at_s` is of, and knows when the history became so.
+    """
+    if history.last is not None and history.last.reason is not None and history.last.reason.is_disruption:
+        return 0.0, wait_s(backoff, 1, 1.0)  # none, if the replica had been well
+    return wait_s(backoff, history.consecutive, -1.0), wait_s(backoff, history.consecutive, 1.0)
 
 
 def lift(history: History) -> History:

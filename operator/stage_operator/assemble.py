@@ -24,6 +24,7 @@ from stage_operator.observed.child_watches import MOST_KINDS, ChildWatches
 from stage_operator.observed.definition_watch import DefinitionWatch
 from stage_operator.observed.inquirer import Inquirer
 from stage_operator.observed.kopf_watches import KopfWatches, Scope
+from stage_operator.observed.own_clock import OwnClock
 from stage_operator.observed.resync import RETRY_S, Resync
 from stage_operator.observed.watches import Watches
 from stage_operator.settings import Settings, WatchNodes
@@ -47,7 +48,8 @@ class Operator:
         self._settings = settings
         self._kube = kube
         self._metrics = metrics
-        self._cache = Cache()
+        own_clock = OwnClock()
+        self._cache = Cache(own_clock)
         self._heart = Heart()
         self._lead: Leadership | Always = Always()
         if settings.lead:
@@ -66,7 +68,7 @@ class Operator:
         self._events = Events(kube, settings.lease.identity, metrics, self._may_act)
         applier = Applier(kube, self._cache, metrics, self._may_act)
         writer = StatusWriter(kube, metrics, on_dropped=self._definition.look_soon)
-        tools = Tools(kube, self._cache, writer, applier, self._events, metrics)
+        tools = Tools(kube, self._cache, writer, applier, self._events, metrics, own_clock)
         reconciler = Reconciler(
             tools, planner, settings.plan, api=lambda: self._require_resync().api, may_act=self._may_act
         )

@@ -132,6 +132,19 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """Since when something about an object is so, by the clock of the operator that looked on."""
+
+    since_s: float
+    mark: str = ""
+    """What it is so by; by another it is so anew."""
+    witnessed: bool = True
+    """Whether it came true while the operator looked; else it was so before, nobody here knows how long."""
+    until_s: float | None = None
+    """When it ceased to be so, if it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class Objects:
     """What the operator knows of one stage at one moment."""
 
@@ -148,6 +161,8 @@ class Objects:
     """By the uid of the pod that it is about."""
     gone: Mapping[int, Gone] = field(default_factory=lambda: MappingProxyType({}))
     """By replica, of the latest life of which pods went. Nobody remembers those that went while nobody looked."""
+    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=lambda: MappingProxyType({}))
+    """By uid, of the stage, its pods and their nodes: since when what is so of them. What nobody saw is as it says."""
 
     @property
     def key(self) -> StageKey:

@@ -16,7 +16,8 @@ from typing import Final
 from stage_operator.telemetry.health import HealthServer, Heart, Pulse
 from stage_operator.telemetry.metrics import Metrics
 from stage_operator.values import Manifest
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 TURN_S: Final = 0.2
 TURNS_OF_A_LIFE: Final = 10

@@ -35,8 +35,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.kube = FakeKube()
-        self.cache = Cache()
         self.now = 100.0
+        self.cache = Cache(lambda: self.now + 1_000_000)
         self.may_act = True
         self.plan = Plan({"phase": "Pending"})
         self.defect: Exception | None = None
@@ -52,8 +52,8 @@ class Bench:
                 Applier(kube, self.cache, metrics, lambda: self.may_act),
                 self.events,
                 metrics,
-                self.clock,
                 lambda: self.now + 1_000_000,
+                self.clock,
             ),
             self.decide,
             PlanSettings("image"),

@@ -11,26 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from stage_api import names
-from stage_operator.decide.plan import plan
 from stage_operator.decide.remembered_status import time_text
-from stage_operator.observed.gone_pods import Departed
 from stage_operator.values import (
     Action,
-    Api,
-    Apply,
     ChildKey,
-    CreatePod,
-    DeletePod,
-    Emit,
-    Objects,
-    Plan,
     PlanSettings,
     Refusal,
-    Remove,
-    Said,
 )
 
 Raw = dict[str, Any]
+
+API, SCHEDULER, CONTROLLER = "the API server", "the scheduler", "the controller of nodes"
 
 SETTINGS = PlanSettings(worker_image="registry.example/worker:1", allow_host_path=True)
 START_S = 1_800_000_000.0
@@ -53,7 +44,7 @@ def stage(**spec: Any) -> Raw:
 class SimCluster:
     """What is really there."""
 
-    def __init__(self, raw: Raw, nodes: int = 3) -> None:
+    def __init__(self, raw: Raw, nodes: int = 3, skew_s: dict[str, float] | None = None) -> None:
         self.now_s = START_S
         self.stage = raw
         self.pods: dict[str, Raw] = {}
@@ -65,6 +56,8 @@ class SimCluster:
         self.on_create: list[Callable[[Raw], None]] = []
         self.judge: Callable[[Raw], str | None] = lambda manifest: None
         """What the API server has against a pod."""
+        self.skew_s = skew_s or {}
+        """How far ahead the clock of each is: nodes by name, and API, SCHEDULER and CONTROLLER."""
         self.quota = 1000
         """How many pods there may be."""
         self.on_delete: list[Callable[[Raw, bool], None]] = []
@@ -89,7 +82,7 @@ class SimCluster:
         for watcher in self.on_create:
             watcher(manifest)
         pod = copy.deepcopy(manifest)
-        pod["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self._now()}
+        pod["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self._now(API)}
         pod["status"] = {"phase": "Pending"}
         self.pods[name] = pod
         return pod
@@ -98,7 +91,7 @@ class SimCluster:
         """A child as it should be."""
         key = ChildKey.of(manifest)
         old = self.children.get(key, {"metadata": {"uid": f"child-{next(self._uids)}"}})
-        at = old["metadata"].get("creationTimestamp", self._now())
+        at = old["metadata"].get("creationTimestamp", self._now(API))
         metadata = {**manifest["metadata"], "uid": old["metadata"]["uid"], "creationTimestamp": at}
         self.children[key] = copy.deepcopy({**manifest, "metadata": metadata})
 
@@ -121,7 +114,7 @@ class SimCluster:
             del self.pods[name]
             return None
         if "deletionTimestamp" not in pod["metadata"]:
-            pod["metadata"]["deletionTimestamp"] = time_text(self.now_s + grace_s)
+            pod["metadata"]["deletionTimestamp"] = self._now(API, grace_s)
             pod["metadata"]["deletionGracePeriodSeconds"] = grace_s
         return pod
 
@@ -152,6 +145,11 @@ class SimCluster:
         """Its pods end, though nobody is told so."""
         self.off.add(name)
         self._set_ready(name, "Unknown")
+
+    def reach(self, name: str) -> None:
+        """It is heard of again, having been out of reach and not off."""
+        self.off.discard(name)
+        self._set_ready(name, "True")
 
     def power_on(self, name: str) -> None:
         """What ran on it before is lost."""
@@ -192,16 +190,17 @@ class SimCluster:
             free = [name for name in sorted(self.nodes) if self._has_room(name)]
             if free:
                 pod["spec"]["nodeName"] = free[int(pod["metadata"]["uid"].removeprefix("uid-")) % len(free)]
-                self._condition(pod, "PodScheduled", "True", "")
+                self._condition(pod, "PodScheduled", "True", "", by=SCHEDULER)
             else:
-                self._condition(pod, "PodScheduled", "False", "Unschedulable", "0/3 nodes have room")
+                text = "0/3 nodes have room"
+                self._condition(pod, "PodScheduled", "False", "Unschedulable", text, by=SCHEDULER)
 
     def start(self) -> None:
         """Start what is bound."""
         for pod in self._on_live_nodes():
             if pod["status"]["phase"] == "Pending":
                 pod["status"]["phase"] = "Running"
-                self._state(pod, {"running": {"startedAt": self._now()}})
+                self._state(pod, {"running": {"startedAt": self._now(pod["spec"]["nodeName"])}})
                 self._condition(pod, "Ready", "False", "ContainersNotReady")
 
     def warm(self) -> None:
@@ -216,9 +215,25 @@ class SimCluster:
             if "deletionTimestamp" in pod["metadata"]:
                 del self.pods[pod["metadata"]["name"]]
 
+    def fail_closed(self) -> None:
+        """End what runs and misses a pod of its life that ran."""
+        for pod in self._on_live_nodes():
+            labels = pod["metadata"]["labels"]
+            others = [
+                other
+                for other in self.of(int(labels[names.LABEL_REPLICA]))
+                if other["metadata"]["labels"][names.LABEL_EPOCH] == labels[names.LABEL_EPOCH]
+            ]
+            off = any(
+                other["status"]["phase"] == "Failed" or other["spec"].get("nodeName") in self.off
+                for other in others
+            )
+            if off and pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                self._terminate(pod, 70, "Error", "a pod of the replica can't be reached")
+
     def come_up(self) -> None:
         """Every part does its step once."""
-        for step in (self.reap, self.schedule, self.start, self.warm):
+        for step in (self.reap, self.fail_closed, self.schedule, self.start, self.warm):
             step()
 
     # What befalls pods.
@@ -254,7 +269,12 @@ class SimCluster:
 
     def _terminate(self, pod: Raw, code: int, reason: str, message: str) -> None:
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-        over = {"exitCode": code, "reason": reason, "finishedAt": self._now(), "message": message}
+        over = {
+            "exitCode": code,
+            "reason": reason,
+            "finishedAt": self._now(pod["spec"].get("nodeName")),
+            "message": message,
+        }
         self._state(pod, {"terminated": over})
         self._condition(pod, "Ready", "False", "PodFailed")
 
@@ -270,17 +290,23 @@ class SimCluster:
         return name not in self.off and name not in self.full and not spec.get("unschedulable")
 
     def _set_ready(self, name: str, status: str) -> None:
-        ready = {"type": "Ready", "status": status, "lastTransitionTime": self._now()}
+        ready = {"type": "Ready", "status": status, "lastTransitionTime": self._now(CONTROLLER)}
         if name in self.nodes:
             self.nodes[name]["status"]["conditions"] = [ready]
 
     def _state(self, pod: Raw, state: Raw) -> None:
         pod["status"]["containerStatuses"] = [{"name": names.CONTAINER, "state": state}]
 
-    def _condition(self, pod: Raw, type_: str, status: str, reason: str, message: str = "") -> None:
+    def _condition(
+        self, pod: Raw, type_: str, status: str, reason: str, message: str = "", by: str | None = None
+    ) -> None:
         kept = [one for one in pod["status"].get("conditions", ()) if one["type"] != type_]
         old = next((one for one in pod["status"].get("conditions", ()) if one["type"] == type_), None)
-        at = old["lastTransitionTime"] if old and old["status"] == status else self._now()
+        at = (
+            old["lastTransitionTime"]
+            if old and old["status"] == status
+            else self._now(by or pod["spec"].get("nodeName"))
+        )
         new = {
             "type": type_,
             "status": status,
@@ -290,110 +316,5 @@ class SimCluster:
         }
         pod["status"]["conditions"] = [*kept, new]
 
-    def _now(self) -> str:
-        return str(time_text(self.now_s))
-
-
-class Crash(Exception):
-    """The operator's process ends here."""
-
-
-class SimOperator:
-    """Plans and acts as the real one does, one stage, one step after the other. It may see pods late."""
-
-    def __init__(self, cluster: SimCluster, api: Api | None = None) -> None:
-        self.cluster = cluster
-        self.api = Api(server_minor=37) if api is None else api
-        self.seen: dict[str, Raw] = {}
-        self.departed = Departed()
-        self.refusals: tuple[Refusal, ...] = ()
-        self.told: list[Emit] = []
-        self.said: dict[str, Said] = {}
-        self.last: Plan | None = None
-        self.see_all()
-
-    def see_all(self) -> None:
-        """A list."""
-        for name in self.seen.keys() - self.cluster.pods.keys():
-            self.departed.note(self.seen[name])
-        self.seen = copy.deepcopy(self.cluster.pods)
-
-    def see(self, name: str) -> None:
-        """An event about one pod."""
-        if name in self.cluster.pods:
-            self.seen[name] = copy.deepcopy(self.cluster.pods[name])
-        elif name in self.seen:
-            self.departed.note(self.seen.pop(name))
-
-    def decide(self, jitter: float = 0.0) -> Plan:
-        """What follows from what is seen."""
-        objects = Objects(
-            stage=copy.deepcopy(self.cluster.stage),
-            api=self.api,
-            pods=tuple(copy.deepcopy(pod) for _, pod in sorted(self.seen.items())),
-            nodes=copy.deepcopy(self.cluster.nodes),
-            children=copy.deepcopy(self.cluster.children),
-            refusals=self.refusals,
-            said=self.said,
-            gone=self.departed.of(self.cluster.stage),
-        )
-        self.last = plan(objects, now_s=self.cluster.now_s, jitter=jitter, settings=SETTINGS)
-        return self.last
-
-    def turn(self, jitter: float = 0.0, crash_after: int | None = None) -> Plan:
-        """One turn. `crash_after`: so many steps are done, then it raises Crash."""
-        made = self.decide(jitter)
-        left = itertools.count(crash_after or 0, -1) if crash_after is not None else None
-
-        def step() -> None:
-            if left is not None and next(left) <= 0:
-                raise Crash
-
-        if made.status_first:
-            step()
-            self.cluster.store_status(made.status)
-        refusals: list[Refusal] = []
-        for action in made.actions:
-            step()
-            if isinstance(found := self._do(action), Refusal):
-                refusals.append(found)
-        self.refusals = tuple(refusals)
-        step()
-        self.cluster.store_status(made.status)
-        return made
-
-    def _do(self, action: Action) -> Refusal | None:
-        self.cluster.log.append(action)
-        match action:
-            case CreatePod(manifest):
-                made = self.cluster.create(manifest)
-                if isinstance(made, Refusal):
-                    return made
-                self.see(manifest["metadata"]["name"])
-            case DeletePod(name, uid, grace_s, force):
-                self.cluster.delete(name, uid, grace_s, force=force)
-                self.see(name)
-            case Apply(manifest):
-                self.cluster.apply(manifest)
-            case Remove(_, kind, name, uid):
-                self.cluster.remove(kind, name, uid)
-            case Emit():
-                self.told.append(action)
-        return None
-
-    def settle(self, rounds: int = 60) -> int:
-        """Turn after turn, with all parts doing their steps, until nothing changes. How many it took."""
-        for i in range(rounds):
-            before = (copy.deepcopy(self.cluster.status), copy.deepcopy(self.cluster.pods))
-            self.see_all()
-            made = self.turn()
-            self.cluster.come_up()
-            if before == (self.cluster.status, self.cluster.pods) and not _acts(made):
-                if made.wake_at_s is None or made.wake_at_s > self.cluster.now_s + 20_000:
-                    return i
-                self.cluster.now_s = max(self.cluster.now_s, made.wake_at_s)
-        raise AssertionError(f"still not at rest after {rounds} rounds")
-
-
-def _acts(made: Plan) -> bool:
-    return any(isinstance(action, CreatePod | DeletePod | Remove) for action in made.actions)
+    def _now(self, whose: str | None = None, in_s: float = 0) -> str:
+        return str(time_text(self.now_s + in_s + self.skew_s.get(whose or "", 0.0)))

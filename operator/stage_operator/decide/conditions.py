@@ -15,12 +15,12 @@ from stage_api.failure import HoldReason
 from stage_api.replica_status import ReplicaPhase
 from stage_api.stage import DiffusionStage
 from stage_api.status import Condition, ConditionStatus, FactsStatus
-from stage_operator.decide import told_by_pods
+from stage_operator.decide import moments, told_by_pods
 from stage_operator.decide.remembered_status import time_text
 from stage_operator.decide.replica import LIVE, Replica
-from stage_operator.decide.rollout import Settled, Wish
+from stage_operator.decide.rollout import Settled, Wish, begun_since, served_since
 from stage_operator.decide.timer import Timer
-from stage_operator.decide.views import Trouble, unix_s
+from stage_operator.decide.views import Sight, Trouble, unix_s
 from stage_operator.values import Refusal
 
 NAME_CONFLICT: Final = "NameConflict"
@@ -68,6 +68,7 @@ class View:
     available: frozenset[int]
     refusals: Sequence[Refusal]
     before: Sequence[Condition]
+    sight: Sight
     timer: Timer
     said: told_by_pods.Words = field(default_factory=dict)
     facts: FactsStatus | None = None
@@ -262,15 +263,16 @@ def _is_stuck(view: View) -> bool:
     moves = [
         at_s
         for replica in view.replicas
-        for at_s in (replica.life.begun_s, replica.life.ready_s)
+        for at_s in (begun_since(replica.life, view.sight), served_since(replica))
         if at_s is not None
     ]
-    since_s = None if was is None else unix_s(was.last_transition_time)
-    if since_s is not None and was is not None:
-        if was.reason == DEADLINE_EXCEEDED:
+    if was is not None:
+        mark, said_s = f"{was.status} {was.reason}", unix_s(was.last_transition_time)
+        since_s = view.sight.since(moments.PROGRESS, mark, said_s)
+        if since_s is not None and was.reason == DEADLINE_EXCEEDED:
             same = was.observed_generation == view.stage.metadata.generation
             return same and not any(at_s > since_s for at_s in moves)
-        if was.status is ConditionStatus.TRUE:
+        if since_s is not None and was.status is ConditionStatus.TRUE:
             moves.append(since_s)
     return bool(moves) and view.timer.due(max(moves) + view.wish.spec.rollout.progress_deadline_seconds)
 

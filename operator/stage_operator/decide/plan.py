@@ -128,6 +128,7 @@ class _Planning:
             available=frozenset(one.index for one in replicas if is_available(one, self.wish, self.timer)),
             refusals=(*self.objects.refusals, *self._in_the_way(replicas)),
             before=self.memory.status.conditions,
+            sight=self.sight,
             timer=self.timer,
             said=said,
             facts=told_by_pods.facts(replicas, said, self.wish.revision, self.memory.status.facts),

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stage_api import names
-from stage_api.failure import FailurePolicySpec, History, Hold, NodeLostSpec, decide, lift
+from stage_api.failure import FailurePolicySpec, History, Hold, NodeLostSpec, Reason, decide, lift
 from stage_api.replica_status import ReplicaPhase
 from stage_api.spec import DiffusionStageSpec
-from stage_operator.decide.evidence import End, first_end, start_timeout
+from stage_operator.decide.evidence import End, awaits_cause, first_end, start_timeout
 from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import PodView, Sight
 from stage_operator.manifests.pod import STARTUP_SPARE_S, pod_grace_s
@@ -26,6 +26,7 @@ HELD_GRACE_S: Final = 30
 """How long the other pods of a held life may take to end by themselves, so that their logs stay."""
 OWN_WORD_S: Final = 15
 """How long a start that takes too long may take to end by itself: it knows better why than who looks on."""
+_A_BREAK_S: Final = 60
 
 WHOLE: Final = frozenset(
     {ReplicaPhase.SCHEDULING, ReplicaPhase.STARTING, ReplicaPhase.READY, ReplicaPhase.NOT_READY}
@@ -34,6 +35,8 @@ WHOLE: Final = frozenset(
 LIVE: Final = WHOLE | {ReplicaPhase.PENDING}
 ENDING: Final = frozenset({ReplicaPhase.DRAINING, ReplicaPhase.TERMINATING})
 ONCE_READY: Final = frozenset({ReplicaPhase.READY, ReplicaPhase.NOT_READY})
+DRAINING_REASONS: Final = frozenset({Reason.DELETED, Reason.EVICTED, Reason.PREEMPTED, Reason.NODE_DRAINED})
+"""Ends that begin by asking a pod to go, which may still have work: the others stay as long as it does."""
 
 
 _BLANK: Final = History()
@@ -81,6 +84,14 @@ class Replica:
         return self.life.phase is ReplicaPhase.READY
 
     @property
+    def ready_since_s(self) -> float | None:
+        """Since when all its pods have been ready; None if they aren't all."""
+        since = [pod.ready_since_s for pod in self.pods]
+        if self.missing or any(at_s is None for at_s in since):
+            return None
+        return max((at_s for at_s in since if at_s is not None), default=None)
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ordinals of the pods that aren't there."""
         there = {pod.ordinal for pod in self.pods}
@@ -116,7 +127,9 @@ def advance(
     if life.phase not in LIVE:
         return life
     end = _end(replica, stage, spec, sight, timer)
-    return _standing(replica) if end is None else _judged(life, end, spec.failure_policy, timer.now_s, jitter)
+    return (
+        _standing(replica) if end is None else _judged(replica, end, spec.failure_policy, timer.now_s, jitter)
+    )
 
 
 def is_vacant(replica: Replica, sight: Sight, policy: NodeLostSpec, timer: Timer) -> bool:
@@ -165,16 +178,15 @@ def deletions(replica: Replica, spec: DiffusionStageSpec, sight: Sight, timer: T
 
 def _end(replica: Replica, stage: str, spec: DiffusionStageSpec, sight: Sight, timer: Timer) -> End | None:
     life, policy = replica.life, spec.failure_policy.node_lost
-    for pod in replica.pods:
-        if (node := sight.node_of(pod)) is not None and (at_s := node.lost_since_s(policy.grace_seconds)):
-            timer.due(at_s)
     taken = [
         names.pod_name(stage, life.index, life.epoch, ordinal)
         for ordinal in replica.missing
         # Of one that was never seen whole, others that lack have not been made yet.
         if life.phase in WHOLE or _has_been(life, ordinal, sight)
     ]
-    end = first_end(life.epoch, replica.pods, taken, sight, grace_s=policy.grace_seconds, now_s=timer.now_s)
+    end = first_end(life.epoch, replica.pods, taken, sight, grace_s=policy.grace_seconds, timer=timer)
+    if end is not None and awaits_cause(end, replica.pods, timer):
+        return None
     return end or _overdue(replica, spec, timer)
 
 
@@ -187,7 +199,7 @@ def _has_been(life: Life, ordinal: int, sight: Sight) -> bool:
 def _overdue(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> End | None:
     """The end of a life that does not come up. The clock runs once all its pods run; waiting for room is no fault."""
     life, startup = replica.life, spec.startup
-    if life.phase in ONCE_READY or _all_ready(replica):
+    if life.phase in ONCE_READY or replica.ready_since_s is not None:
         return None
     for pod in replica.pods:
         since_s = pod.fetching_since_s
@@ -203,16 +215,42 @@ def _overdue(replica: Replica, spec: DiffusionStageSpec, timer: Timer) -> End | 
     return End(timer.now_s, said.model_copy(update={"node": slow.node}))
 
 
-def _judged(life: Life, end: End, policy: FailurePolicySpec, now_s: float, jitter: float) -> Life:
-    ready_for_s = None if life.ready_s is None else max(0.0, end.at_s - life.ready_s)
-    decision = decide(policy, life.history, end.evidence, now_s=now_s, ready_for_s=ready_for_s, jitter=jitter)
-    held = isinstance(decision.action, Hold)
-    phase = ReplicaPhase.HELD if held else ReplicaPhase.TERMINATING
+def _judged(replica: Replica, end: End, policy: FailurePolicySpec, now_s: float, jitter: float) -> Life:
+    life = replica.life
+    decision = decide(
+        policy,
+        life.history,
+        end.evidence,
+        now_s=now_s,
+        ready_for_s=_ready_for(replica, end.at_s),
+        jitter=jitter,
+    )
+    if isinstance(decision.action, Hold):
+        phase = ReplicaPhase.HELD
+    elif end.evidence.reason in DRAINING_REASONS and any(_drains(pod) for pod in replica.pods):
+        phase = ReplicaPhase.DRAINING
+    else:
+        phase = ReplicaPhase.TERMINATING
     return replace(life, phase=phase, history=decision.history, ready_s=None)
 
 
-def _all_ready(replica: Replica) -> bool:
-    return not replica.missing and all(pod.ready_since_s is not None for pod in replica.pods)
+def _drains(pod: PodView) -> bool:
+    """Whether it was asked to go and finishes what it runs, for which it needs the others."""
+    return pod.delete_asked_s is not None and pod.ended is None
+
+
+def _ready_for(replica: Replica, until_s: float) -> float | None:
+    """How long a life had been ready without a break; None if it wasn't."""
+    if (ready_s := replica.life.ready_s) is None:
+        return None
+    seen = _seen_ready(replica)
+    if seen and len(seen) == replica.life.pods:
+        ready_s = max(seen)  # what is written may be of another operator's clock
+    return max(0.0, until_s - ready_s)
+
+
+def _seen_ready(replica: Replica) -> list[float]:
+    return [pod.saw_ready_s for pod in replica.pods if pod.saw_ready_s is not None]
 
 
 def _standing(replica: Replica) -> Life:
@@ -220,9 +258,12 @@ def _standing(replica: Replica) -> Life:
     life = replica.life
     if replica.missing:
         return life
-    if _all_ready(replica):
-        since = [pod.ready_since_s for pod in replica.pods if pod.ready_since_s is not None]
-        return replace(life, phase=ReplicaPhase.READY, ready_s=max(since, default=None))
+    if (ready_s := replica.ready_since_s) is not None:
+        if life.phase is ReplicaPhase.READY and life.ready_s is not None:
+            # As it was written, unless a break was seen since; it may be of another clock that differs by a little.
+            broken_s = max(_seen_ready(replica), default=life.ready_s)
+            ready_s = life.ready_s if broken_s < life.ready_s + _A_BREAK_S else broken_s
+        return replace(life, phase=ReplicaPhase.READY, ready_s=ready_s)
     if life.phase in ONCE_READY:
         return replace(life, phase=ReplicaPhase.NOT_READY, ready_s=None)
     bound = all(pod.node is not None for pod in replica.pods)

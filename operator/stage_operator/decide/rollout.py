@@ -14,10 +14,12 @@ from enum import StrEnum
 from typing import Final
 
 from stage_api import names
+from stage_api.failure import waits_s
 from stage_api.replica_status import ReplicaPhase
 from stage_api.revision import revision_of, spelled_revision_of
 from stage_api.spec import DiffusionStageSpec
 from stage_api.stage import DiffusionStage
+from stage_operator.decide import moments
 from stage_operator.decide.replica import LIVE, WHOLE, Life, Replica, begun, is_vacant, stopped
 from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import DRAIN_TAINTS, Sight
@@ -25,6 +27,8 @@ from stage_operator.decide.views import DRAIN_TAINTS, Sight
 NO_ROOM_S: Final = 60
 """A replica beyond `replicas` that finds no node, or is over a quota, for so long is given up, and one is replaced in
 its place."""
+NO_VOLUME_S: Final = 120
+"""And so long for one that has a node, which gets no volume for it: the old one may have to let go of that first."""
 _RESTART_CHARS: Final = 6
 HALTING_FAILURES: Final = 2
 """So many failures of new replicas halt a rollout."""
@@ -113,10 +117,20 @@ def settle(
 
 def is_available(replica: Replica, wish: Wish, timer: Timer) -> bool:
     """Whether it serves, and if it is new, has done so for long enough to be relied upon."""
-    ready_s = replica.life.ready_s
+    ready_s = served_since(replica)
     if not replica.ready or ready_s is None:
         return False
     return replica.life.revision != wish.revision or timer.due(ready_s + wish.spec.rollout.min_ready_seconds)
+
+
+def begun_since(life: Life, sight: Sight) -> float | None:
+    """When a life began, by the operator's own clock if it looked on."""
+    return sight.since(moments.begun(life.index), life.epoch, life.begun_s)
+
+
+def served_since(replica: Replica) -> float | None:
+    """Since when it has served without a break, by the operator's own clock if it looked on."""
+    return replica.life.ready_s if replica.ready_since_s is None else replica.ready_since_s
 
 
 class _Settling:
@@ -240,10 +254,19 @@ class _Settling:
                 self.lives[index] = replace(life, phase=ReplicaPhase.BACK_OFF)
 
     def _has_waited(self, life: Life) -> bool:
-        """Whether the next life may begin. A time that no back-off reaches is from a clock that was wrong."""
-        due_s, backoff = life.history.restart_at_s, self.wish.spec.failure_policy.backoff
-        if due_s is None or due_s > self.timer.now_s + 2 * backoff.max_seconds:
+        """Whether the next life may begin."""
+        history = life.history
+        if (due_s := history.restart_at_s) is None:
             return True
+        shortest_s, longest_s = waits_s(self.wish.spec.failure_policy.backoff, history)
+        moment = moments.judged(life.index)
+        judged_s = self.sight.since(moment, history.epoch, None)
+        if judged_s is None:
+            # Nobody saw it: a time that no back-off reaches is from a clock that was wrong.
+            return due_s > self.timer.now_s + longest_s or self.timer.due(due_s)
+        due_s = min(due_s, judged_s + longest_s)
+        if self.sight.of_stage[moment].witnessed:
+            due_s = max(due_s, judged_s + shortest_s)
         return self.timer.due(due_s)
 
     def _room(self) -> int:
@@ -289,17 +312,22 @@ class _Settling:
         """Whether new replicas fail. Over once those that did have been ready for long."""
         policy = self.wish.spec.failure_policy
         failures = 0
-        for life in self.lives.values():
+        for index, life in self.lives.items():
             if life.revision != self.wish.revision:
                 continue
             if life.phase is ReplicaPhase.HELD:
                 return True
-            if life.history.recent and not self._is_steady(life, policy.reset_after_seconds):
+            if life.history.recent and not self._is_steady(index, policy.reset_after_seconds):
                 failures += len(life.history.recent)
         return failures >= HALTING_FAILURES
 
-    def _is_steady(self, life: Life, seconds: int) -> bool:
-        return life.ready_s is not None and self.timer.due(life.ready_s + seconds)
+    def _is_steady(self, index: int, seconds: int) -> bool:
+        since_s = served_since(self.by_index[index])
+        return (
+            self.lives[index].ready_s is not None
+            and since_s is not None
+            and self.timer.due(since_s + seconds)
+        )
 
     def _is_without_room(self, index: int) -> bool:
         if self.lives[index].revision != self.wish.revision:
@@ -307,8 +335,11 @@ class _Settling:
         pods = self.by_index[index].pods if index in self.by_index else ()
         since = [pod.unschedulable.since_s for pod in pods if pod.unschedulable is not None]
         if index in self.over_quota:
-            since.append(self.lives[index].begun_s)
-        return any(at_s is not None and self.timer.due(at_s + NO_ROOM_S) for at_s in since)
+            since.append(begun_since(self.lives[index], self.sight))
+        stuck = [pod.unmade_since_s for pod in pods]
+        return any(at_s is not None and self.timer.due(at_s + NO_ROOM_S) for at_s in since) or any(
+            at_s is not None and self.timer.due(at_s + NO_VOLUME_S) for at_s in stuck
+        )
 
     def _is_on_draining_node(self, index: int) -> bool:
         if self.lives[index].phase not in WHOLE:

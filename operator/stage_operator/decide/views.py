@@ -1,19 +1,21 @@
 """What the objects of a stage say, as values: its pods, and the nodes that they are on.
 
-Reads what Kubernetes writes: nothing in here decides anything. Times are UNIX seconds.
+Reads what Kubernetes writes: nothing in here decides anything. Times are UNIX seconds by the operator's own clock
+(`moments.py`), but where another is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from stage_api import names
 from stage_api.failure import Reason
 from stage_api.outcome import TerminationReport
-from stage_operator.values import Gone, Objects
+from stage_operator.decide import moments
+from stage_operator.values import Gone, Objects, Seen
 
 Raw = Mapping[str, Any]
 
@@ -61,6 +63,8 @@ class Ended:
     """How a pod ended by itself."""
 
     at_s: float | None
+    unasked: bool
+    """Whether it ended before anybody asked it to go, as far as that can be known."""
     exit_code: int | None
     """None where no container of ours ran."""
     reason: Reason | None
@@ -88,12 +92,15 @@ class PodView:
     ordinal: int
     revision: str
     created_s: float | None = None
+    """By the API server's clock."""
     node: str | None = None
     fetching_since_s: float | None = None
     """Since when its model has been fetched, if it still is."""
     started_s: float | None = None
     """When its engine or agent started."""
     ready_since_s: float | None = None
+    saw_ready_s: float | None = None
+    """When it became ready last, if the operator saw it do so; it may have ceased to be."""
     delete_asked_s: float | None = None
     """When somebody asked for its deletion."""
     delete_due_s: float | None = None
@@ -105,6 +112,8 @@ class PodView:
     """Nothing of it runs any more, nor ever will: its node has said so."""
     waiting: Trouble | None = None
     unschedulable: Trouble | None = None
+    unmade_since_s: float | None = None
+    """Since when its node has not got as far as a sandbox for it: volumes are waited for, say."""
     lame: Trouble | None = None
     """Another container of it has ended: Kubernetes never calls it ready again, though the replica lives."""
 
@@ -141,10 +150,17 @@ class Sight:
     nodes: Mapping[str, NodeView]
     gone: Mapping[int, Gone]
     """By replica: pods that are known to have been there."""
+    of_stage: Mapping[str, Seen] = field(default_factory=dict)
+    """Since when what its status says is so."""
 
     def node_of(self, pod: PodView) -> NodeView | None:
         """The node that a pod is on; None if it is on none, or nodes can't be seen."""
         return None if pod.node is None else self.nodes.get(pod.node)
+
+    def since(self, moment: str, mark: object, said_s: float | None) -> float | None:
+        """Since when something that the stage's status says is so, by the operator's own clock."""
+        seen = self.of_stage.get(moment)
+        return moments.since(seen if seen is not None and seen.mark == str(mark) else None, said_s)
 
 
 def observe(objects: Objects) -> Sight:
@@ -153,14 +169,19 @@ def observe(objects: Objects) -> Sight:
     pods: list[PodView] = []
     strangers: set[str] = set()
     for raw in objects.pods:
-        view = _pod(raw, objects.key.name) if is_owned(raw, uid) else None
+        view = _pod(raw, objects.key.name, _seen(objects, raw)) if is_owned(raw, uid) else None
         if view is None:
             strangers.add(str(raw["metadata"]["name"]))
         else:
             pods.append(view)
     on = {pod.node for pod in pods if pod.node is not None} if objects.api.nodes else set()
-    nodes = {name: _node(name, objects.nodes.get(name)) for name in sorted(on)}
-    return Sight(tuple(pods), frozenset(strangers), nodes, objects.gone)
+    nodes = {name: _node(name, objects.nodes.get(name), objects) for name in sorted(on)}
+    return Sight(tuple(pods), frozenset(strangers), nodes, objects.gone, _seen(objects, objects.stage))
+
+
+def _seen(objects: Objects, raw: Raw) -> Mapping[str, Seen]:
+    metadata = raw["metadata"]
+    return objects.seen.get(str(metadata.get("uid") or metadata["name"]), {})
 
 
 def is_owned(raw: Raw, uid: str | None) -> bool:
@@ -181,12 +202,26 @@ def unix_s(text: object) -> float | None:
     return min(max(at_s, 0.0), _LAST_S)
 
 
-def _pod(raw: Raw, stage: str) -> PodView | None:
+def _pod(raw: Raw, stage: str, seen: Mapping[str, Seen]) -> PodView | None:
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
     if (place := names.pod_place(stage, metadata["name"])) is None:
         return None
-    conditions = {str(one.get("type")): one for one in status.get("conditions") or ()}
+    so = moments.of_pod(raw)
+
+    def since(moment: str, said_s: float | None) -> float | None:
+        return moments.since(seen.get(moment), said_s) if moment in so else None
+
+    target = moments.condition(status, "DisruptionTarget")
+    asked_s = since(moments.ASKED, _delete_asked(metadata))
+    ended = _ended(status, target)
+    if ended is not None:
+        unasked = _ended_unasked(raw, seen, ended.at_s)
+        ended = replace(ended, at_s=since(moments.ENDED, ended.at_s), unasked=unasked)
+    unschedulable = _unschedulable(moments.condition(status, "PodScheduled"))
+    if unschedulable is not None:
+        unschedulable = replace(unschedulable, since_s=since(moments.UNSCHEDULABLE, unschedulable.since_s))
+    was_ready = seen.get(moments.READY)
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -196,29 +231,51 @@ def _pod(raw: Raw, stage: str) -> PodView | None:
         revision=labels.get(names.LABEL_REVISION, ""),
         created_s=unix_s(metadata.get("creationTimestamp")),
         node=spec.get("nodeName"),
-        fetching_since_s=_running_since(status, "initContainerStatuses", names.FETCH_CONTAINER),
-        started_s=_running_since(status, "containerStatuses", names.CONTAINER),
-        ready_since_s=_since(conditions.get("Ready"), "True"),
-        delete_asked_s=_delete_asked(metadata),
-        delete_due_s=unix_s(metadata.get("deletionTimestamp")),
-        disruption=_disruption(conditions.get("DisruptionTarget")),
-        ended=_ended(status, conditions.get("DisruptionTarget")),
-        over=_is_over(status),
+        fetching_since_s=since(moments.FETCHING, unix_s(so.get(moments.FETCHING))),
+        started_s=since(moments.STARTED, unix_s(so.get(moments.STARTED))),
+        ready_since_s=since(moments.READY, unix_s(so.get(moments.READY))),
+        saw_ready_s=None if was_ready is None or not was_ready.witnessed else was_ready.since_s,
+        delete_asked_s=asked_s,
+        delete_due_s=None if asked_s is None else asked_s + _grace_s(metadata),
+        disruption=_disruption(target),
+        ended=ended,
+        over=moments.is_over(status),
         waiting=_waiting(status),
-        unschedulable=_unschedulable(conditions.get("PodScheduled")),
+        unschedulable=unschedulable,
+        unmade_since_s=since(moments.UNMADE, _said(moments.condition(status, "PodReadyToStartContainers"))),
         lame=_lame(status),
     )
 
 
+def _grace_s(metadata: Raw) -> float:
+    return float(metadata.get("deletionGracePeriodSeconds") or 0)
+
+
 def _delete_asked(metadata: Raw) -> float | None:
+    """When a pod's deletion was asked for, by the API server's clock."""
     due = unix_s(metadata.get("deletionTimestamp"))
-    return None if due is None else due - (metadata.get("deletionGracePeriodSeconds") or 0)
+    return None if due is None else due - _grace_s(metadata)
 
 
-def _since(condition: Raw | None, status: str) -> float | None:
-    if condition is None or condition.get("status") != status:
-        return None
-    return unix_s(condition.get("lastTransitionTime"))
+def _ended_unasked(raw: Raw, seen: Mapping[str, Seen], ended_s: float | None) -> bool:
+    """Whether a pod ended before anybody asked it to go. `ended_s` is its node's word.
+
+    The operator saw one after the other, or the API server says so: it leaves no grace to what has ended. Else the
+    node's time and the API server's must be further apart than clocks are; it is in doubt for the pod.
+    """
+    metadata = raw["metadata"]
+    if (asked_s := _delete_asked(metadata)) is None:
+        return True
+    ended, asked = seen.get(moments.ENDED), seen.get(moments.ASKED)
+    if ended is not None and asked is not None and ended.since_s != asked.since_s:
+        return ended.since_s < asked.since_s
+    if _grace_s(metadata) == 0:
+        return True
+    return ended_s is not None and ended_s < asked_s - moments.SKEW_S
+
+
+def _said(condition: Raw | None) -> float | None:
+    return None if condition is None else unix_s(condition.get("lastTransitionTime"))
 
 
 def _disruption(condition: Raw | None) -> Reason | None:
@@ -227,32 +284,12 @@ def _disruption(condition: Raw | None) -> Reason | None:
     return _OF_DISRUPTION.get(str(condition.get("reason")), Reason.EVICTED)
 
 
-def _containers(status: Raw) -> Iterator[Raw]:
-    """The states of our own containers, the engine's first. A sidecar's life is not the replica's."""
-    for key, name in (
-        ("containerStatuses", names.CONTAINER),
-        ("initContainerStatuses", names.FETCH_CONTAINER),
-    ):
-        yield from (one for one in status.get(key) or () if one.get("name") == name)
-
-
-def _running_since(status: Raw, key: str, name: str) -> float | None:
-    for one in status.get(key) or ():
-        if one.get("name") == name:
-            running = (one.get("state") or {}).get("running") or {}
-            return unix_s(running.get("startedAt"))
-    return None
-
-
 def _ended(status: Raw, disruption: Raw | None) -> Ended | None:
-    """How a pod ended: its own container, the one that fetches the model, or the pod as a whole."""
+    """How a pod ended, by its node's clock: its own container, the one that fetches the model, or it as a whole."""
     why = _disruption(disruption) or _OF_POD_REASON.get(str(status.get("reason")))
-    for one in _containers(status):
-        over = (one.get("state") or {}).get("terminated")
-        if over is None or (one.get("name") == names.FETCH_CONTAINER and over.get("exitCode") == 0):
-            continue
+    for over in moments.ends(status):
         return _exit(over, why, status)
-    if not _is_over(status):
+    if not moments.is_over(status):
         return None
     # It never ran (a kubelet that refused it), or another container of it ended it.
     text = ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
@@ -260,11 +297,7 @@ def _ended(status: Raw, disruption: Raw | None) -> Ended | None:
     if other is not None and not text:
         text = f"container {other['name']} ended with {other['state']['terminated'].get('exitCode')}"
     at_s = None if other is None else unix_s(other["state"]["terminated"].get("finishedAt"))
-    return Ended(at_s, None, why, text or f"the pod is {status.get('phase')}")
-
-
-def _is_over(status: Raw) -> bool:
-    return status.get("phase") in ("Failed", "Succeeded")
+    return Ended(at_s, True, None, why, text or f"the pod is {status.get('phase')}")
 
 
 def _failures(status: Raw) -> Iterator[Raw]:
@@ -285,7 +318,7 @@ def _exit(over: Raw, why: Reason | None, status: Raw) -> Ended:
     message = report.message if report is not None else said.strip()
     if not message:
         message = str(status.get("message") or (detail if detail not in ("Completed", "Error") else ""))
-    return Ended(unix_s(over.get("finishedAt")), over.get("exitCode"), why, message, report)
+    return Ended(unix_s(over.get("finishedAt")), True, over.get("exitCode"), why, message, report)
 
 
 def _waiting(status: Raw) -> Trouble | None:
@@ -299,7 +332,7 @@ def _waiting(status: Raw) -> Trouble | None:
 
 
 def _lame(status: Raw) -> Trouble | None:
-    if _is_over(status):
+    if moments.is_over(status):
         return None
     for one in status.get("containerStatuses") or ():
         over = (one.get("state") or {}).get("terminated")
@@ -310,11 +343,7 @@ def _lame(status: Raw) -> Trouble | None:
 
 
 def _unschedulable(condition: Raw | None) -> Trouble | None:
-    if (
-        condition is None
-        or condition.get("status") != "False"
-        or condition.get("reason") == "SchedulingGated"
-    ):
+    if condition is None or not moments.is_unschedulable(condition):
         return None
     return Trouble(
         str(condition.get("reason") or "Unschedulable"),
@@ -323,16 +352,16 @@ def _unschedulable(condition: Raw | None) -> Trouble | None:
     )
 
 
-def _node(name: str, raw: Raw | None) -> NodeView:
+def _node(name: str, raw: Raw | None, objects: Objects) -> NodeView:
     if raw is None:
         return NodeView(name, gone=True)
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     taints = {str(taint.get("key")) for taint in spec.get("taints") or ()}
-    ready = next((one for one in status.get("conditions") or () if one.get("type") == "Ready"), None)
-    well = ready is None or ready.get("status") == "True"
+    well = moments.NOT_READY not in moments.of_node(raw)
+    said_s = _said(moments.condition(status, "Ready"))
     return NodeView(
         name,
-        not_ready_since_s=None if well or ready is None else unix_s(ready.get("lastTransitionTime")),
+        not_ready_since_s=None if well else moments.since(_seen(objects, raw).get(moments.NOT_READY), said_s),
         out_of_service=OUT_OF_SERVICE in taints,
         draining=bool(spec.get("unschedulable")) or bool(taints & DRAIN_TAINTS),
     )

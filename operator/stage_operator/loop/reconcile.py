@@ -52,9 +52,9 @@ class Tools:
     applier: Applier
     events: Events
     metrics: Metrics
+    own_clock: Callable[[], float]
+    """UNIX time without a step, which plans are made by, and by which the cache notes what it sees."""
     clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
-    """UNIX time, which plans are made by."""
 
 
 class Reconciler:
@@ -81,7 +81,7 @@ class Reconciler:
         self._api = api
         self._may_act = may_act
         self._clock = tools.clock
-        self._wall = tools.wall
+        self._own_clock = tools.own_clock
         self._refusals: dict[StageKey, tuple[Refusal, ...]] = {}
         self._recoveries = Recoveries()
 
@@ -147,7 +147,7 @@ class Reconciler:
             self._metrics.cleared(self._clock() - since)
         due = []
         if plan.wake_at_s is not None:
-            due.append(self._clock() + max(SHORTEST_WAKE_S, plan.wake_at_s - self._wall()))
+            due.append(self._clock() + max(SHORTEST_WAKE_S, plan.wake_at_s - self._own_clock()))
         # Not by their messages, which may be others each time.
         is_known = _places(outcome.refusals) == _places(self._refusals.get(key, ()))
         self._remember(key, outcome.refusals)
@@ -175,7 +175,7 @@ class Reconciler:
     def _decide(self, objects: Objects) -> Plan:
         try:
             return self._planner(
-                objects, now_s=self._wall(), jitter=random.uniform(-1, 1), settings=self._settings
+                objects, now_s=self._own_clock(), jitter=random.uniform(-1, 1), settings=self._settings
             )
         except Exception as error:
             about = objects.stage

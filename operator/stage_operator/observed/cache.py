@@ -14,9 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from stage_api import names
+from stage_operator.decide import moments
 from stage_operator.observed.gone_pods import Departed
 from stage_operator.observed.interned import compact
+from stage_operator.observed.own_clock import OwnClock
 from stage_operator.observed.questions import still_true
+from stage_operator.observed.sightings import Sightings, uid_of
+from stage_operator.observed.slim import slim_child, slim_node, slim_pod, slim_stage
 from stage_operator.values import Api, ChildKey, Manifest, Objects, Said, StageKey
 
 STAGE: Final = names.KIND
@@ -49,10 +53,12 @@ class Shelf:
         slim: Callable[[Manifest], Manifest],
         indexes: Mapping[str, Callable[[Manifest], Hashable | None]],
         on_gone: Callable[[Manifest], None] = lambda gone: None,
+        sightings: Sightings | None = None,
     ) -> None:
         """`slim` leaves out what nobody reads; an index groups objects by what its function gives."""
         self._slim = slim
         self._on_gone = on_gone
+        self._sightings = sightings
         self._objects: dict[Name, Manifest] = {}
         self._owners: Final = dict(indexes)
         self._members: dict[str, dict[Hashable, dict[Name, None]]] = {name: {} for name in indexes}
@@ -85,6 +91,8 @@ class Shelf:
         self._unlink(name, old)
         self._objects[name] = new
         self._link(name, new)
+        if self._sightings is not None:
+            self._sightings.note(new)
         return None if old is not None and _same(old, new) else new
 
     def drop(self, raw: Manifest) -> Manifest | None:
@@ -96,6 +104,8 @@ class Shelf:
             return None
         self._unlink(name, old)
         del self._objects[name]
+        if self._sightings is not None:
+            self._sightings.forget(old)
         self._on_gone(old)
         return old
 
@@ -141,14 +151,26 @@ class Shelf:
 class Cache:
     """Every shelf, and which stages a change is about. Not for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        clock = clock or OwnClock()
         self._departed = Departed()
         self._said: dict[str, Said] = {}  # by uid
-        self._shelves: dict[str, Shelf] = {
-            STAGE: Shelf(slim_stage, {}),
-            POD: Shelf(slim_pod, {"stage": stage_of, "node": node_of}, self._forget_pod),
-            NODE: Shelf(slim_node, {}),
+        self._seen = {
+            STAGE: Sightings(moments.of_stage, clock),
+            POD: Sightings(moments.of_pod, clock),
+            NODE: Sightings(moments.of_node, clock),
         }
+        of_pods = {"stage": stage_of, "node": node_of}
+        self._shelves: dict[str, Shelf] = {
+            STAGE: Shelf(slim_stage, {}, sightings=self._seen[STAGE]),
+            POD: Shelf(slim_pod, of_pods, self._forget_pod, self._seen[POD]),
+            NODE: Shelf(slim_node, {}, sightings=self._seen[NODE]),
+        }
+
+    def caught_up(self) -> None:
+        """All that there is has been listed: what comes true from here on is seen to."""
+        for sightings in self._seen.values():
+            sightings.caught_up()
 
     def put(self, kind: str, raw: Manifest) -> frozenset[StageKey]:
         """Take an object in; the stages for which that is news."""
@@ -204,15 +226,21 @@ class Cache:
             return None
         pods = sorted(self._shelves[POD].of("stage", key), key=lambda pod: str(pod["metadata"]["name"]))
         on = {name for pod in pods if (name := node_of(pod)) is not None}
+        nodes = {name: node for name in sorted(on) if (node := self.node(name)) is not None}
         return Objects(
             stage=stage,
             api=api,
             pods=tuple(pods),
-            nodes={name: node for name in sorted(on) if (node := self.node(name)) is not None},
+            nodes=nodes,
             said={
                 uid: still_true(said, pod)
                 for pod in pods
                 if (said := self._said.get(uid := str(_uid(pod)))) is not None
+            },
+            seen={
+                uid_of(obj): self._seen[kind].of(obj)
+                for kind, objs in ((STAGE, (stage,)), (POD, pods), (NODE, nodes.values()))
+                for obj in objs
             },
             gone=self._departed.of(stage),
             children={
@@ -272,85 +300,6 @@ def stage_of(obj: Mapping[str, Any]) -> StageKey | None:
 def node_of(pod: Mapping[str, Any]) -> str | None:
     """Where a pod is bound to."""
     return (pod.get("spec") or {}).get("nodeName")
-
-
-def slim_stage(raw: Manifest) -> Manifest:
-    """A stage as people and programs wrote it."""
-    return {**raw, "metadata": _metadata(raw)}
-
-
-def slim_child(raw: Manifest) -> Manifest:
-    """A child without its status, which nobody here reads and others write often."""
-    return {name: value for name, value in raw.items() if name != "status"} | {"metadata": _metadata(raw)}
-
-
-_OF_POD_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "schedulingGates", "schedulingGroup")
-_OF_POD_STATUS: Final = ("phase", "reason", "message", "podIP")
-_OF_POD_PARTS: Final = {
-    "conditions": ("type", "status", "reason", "message", "lastTransitionTime"),
-    "containerStatuses": ("name", "state"),
-    "initContainerStatuses": ("name", "state"),
-}
-
-
-def slim_pod(raw: Manifest) -> Manifest:
-    """A pod without what nobody here reads: most of its spec, which can't change, and details of its status."""
-    spec, status = raw.get("spec") or {}, raw.get("status") or {}
-    slim = _only(status, _OF_POD_STATUS)
-    for part, wanted in _OF_POD_PARTS.items():
-        if part in status:
-            slim[part] = [_only(one, wanted) for one in status[part] or ()]
-    return {
-        "apiVersion": "v1",
-        "kind": POD,
-        "metadata": _metadata(raw),
-        "spec": {**_only(spec, _OF_POD_SPEC), **_own_container(spec)},
-        "status": slim,
-    }
-
-
-def _own_container(spec: Manifest) -> Manifest:
-    """Where the engine or the agent listens."""
-    own = [
-        _only(one, ("name", "ports"))
-        for one in spec.get("containers") or ()
-        if one.get("name") == names.CONTAINER and "ports" in one
-    ]
-    return {"containers": own} if own else {}
-
-
-def _only(obj: Manifest, wanted: Iterable[str]) -> Manifest:
-    return {name: obj[name] for name in wanted if name in obj}
-
-
-def slim_node(raw: Manifest) -> Manifest:
-    """A node's labels, taints and conditions, without their heartbeats."""
-    spec, status = raw.get("spec") or {}, raw.get("status") or {}
-    metadata = raw["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": NODE,
-        "metadata": {name: metadata.get(name) for name in ("name", "uid", "resourceVersion", "labels")},
-        "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
-        "status": {
-            "conditions": [
-                {name: value for name, value in condition.items() if name != "lastHeartbeatTime"}
-                for condition in status.get("conditions") or ()
-            ]
-        },
-    }
-
-
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-
-
-def _metadata(raw: Manifest) -> Manifest:
-    metadata = {name: value for name, value in raw["metadata"].items() if name != "managedFields"}
-    if _LAST_APPLIED in (metadata.get("annotations") or ()):
-        metadata["annotations"] = {
-            name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED
-        }
-    return metadata
 
 
 def _name(obj: Manifest) -> Name:

@@ -16,6 +16,7 @@ from stage_api import names
 from stage_operator.client import discovery
 from stage_operator.client.kube import NODES, PODS, STAGES, Kube, KubeError, Resource
 from stage_operator.observed import cache as caches
+from stage_operator.observed import slim
 from stage_operator.observed.cache import NODE, POD, STAGE, Cache
 from stage_operator.settings import Settings
 from stage_operator.telemetry.metrics import Metrics
@@ -27,7 +28,7 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 _SPREAD: Final = 0.1
 
 WATCHED: Final = {STAGE: STAGES, POD: PODS, NODE: NODES}
-_SLIM: Final = {STAGE: caches.slim_stage, POD: caches.slim_pod, NODE: caches.slim_node}
+_SLIM: Final = {STAGE: slim.slim_stage, POD: slim.slim_pod, NODE: slim.slim_node}
 OURS: Final = names.LABEL_STAGE
 """Selects the pods and children of all stages."""
 
@@ -72,7 +73,8 @@ class Resync:
         for kind in self._watched():
             await self._list(kind, WATCHED[kind], _SLIM[kind])
         for resource in discovery.children(self.api):
-            await self._list(caches.kind_of(resource.api_version, resource.kind), resource, caches.slim_child)
+            await self._list(caches.kind_of(resource.api_version, resource.kind), resource, slim.slim_child)
+        self._cache.caught_up()
         self.problem = None
 
     def listed_at(self, resource: Resource, namespace: str | None) -> int | None:
@@ -82,7 +84,7 @@ class Resync:
     async def list_children(self, resource: Resource, namespace: str | None) -> int:
         """List the children of a kind and place anew; at which version that was. KubeError if it can't be done."""
         kind = caches.kind_of(resource.api_version, resource.kind)
-        await self._list(kind, resource, caches.slim_child, namespace)
+        await self._list(kind, resource, slim.slim_child, namespace)
         return self._versions[kind, namespace]
 
     async def run(self) -> None:

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from stage_api import names
 from stage_operator.decide.replica import LIVE, WHOLE
 from stage_operator.values import CreatePod, DeletePod
-from support.sim_cluster import Crash, SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import Crash, SimOperator
 
 _MAX_RESTARTS, _WINDOW_S = 3, 3600
 _NODES = ("node-0", "node-1", "node-2")

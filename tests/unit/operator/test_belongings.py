@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from stage_operator.values import Api, Apply, ChildKey, CreateOnce, CreatePod
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 TWO_PODS = {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}
 GANGS = Api(37, pod_group="scheduling.k8s.io/v1beta1")
@@ -58,7 +59,7 @@ def test_a_config_stays_until_every_pod_that_may_read_it_is_gone() -> None:
 def test_a_life_of_several_pods_has_a_group_of_its_own_for_as_long_as_its_pods() -> None:
     cluster, operator = _world(GANGS, **TWO_PODS)
     assert _names(cluster, "PodGroup") == ["pics-0-e0"]
-    cluster.exit("pics-0-e0-1", 70)
+    cluster.exit("pics-0-e0-1", 137)
     _turn(operator)
     assert sorted(cluster.pods) == ["pics-0-e0-0"]
     assert "pics-0-e0" in _names(cluster, "PodGroup")

@@ -15,7 +15,8 @@ from stage_api.status import DiffusionStageStatus
 from stage_operator.decide.remembered_status import unix_s
 from stage_operator.decide.replica import OWN_WORD_S
 from stage_operator.values import Api, Refusal
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 
 def _world(**spec: Any) -> tuple[SimCluster, SimOperator]:
@@ -175,6 +176,7 @@ def test_a_fetch_that_takes_too_long_is_a_failure() -> None:
     cluster.pods["pics-0-e0-0"]["status"]["initContainerStatuses"] = [
         {"name": names.FETCH_CONTAINER, "state": state}
     ]
+    _turn(operator)
     cluster.now_s += 100 + OWN_WORD_S
     _turn(operator)
     last = cluster.status["replicaStatuses"][0]["history"]["last"]

@@ -9,7 +9,8 @@ import pytest
 
 from stage_api import names
 from stage_operator.values import CreatePod, DeletePod, Plan, Remove
-from support.sim_cluster import Crash, SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import Crash, SimOperator
 
 TWO_PODS = {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}
 MOST_STEPS = 200

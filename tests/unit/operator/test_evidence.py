@@ -9,10 +9,12 @@ import pytest
 from stage_api import names
 from stage_api.failure import Reason
 from stage_api.outcome import ExitCode, TerminationReport
+from stage_operator.decide import moments
 from stage_operator.decide.evidence import first_end
 from stage_operator.decide.remembered_status import time_text
+from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import Sight, observe
-from stage_operator.values import Api, Objects
+from stage_operator.values import Api, Objects, Seen
 from support.sim_cluster import START_S, stage
 
 NOW_S = START_S + 1000
@@ -58,14 +60,19 @@ def _node(name: str = "node-0", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": [ready]}}
 
 
-def _sight(*pods: dict[str, Any], node: dict[str, Any] | None = None) -> Sight:
+def _sight(*pods: dict[str, Any], node: dict[str, Any] | None = None, seen: Any = None) -> Sight:
     known = _node() if node is None else node
-    return observe(Objects(stage(), Api(37), pods, {"node-0": known}))
+    return observe(Objects(stage(), Api(37), pods, {"node-0": known}, seen=seen or {}))
 
 
-def _first(*pods: dict[str, Any], missing: tuple[str, ...] = (), node: dict[str, Any] | None = None) -> Any:
-    sight = _sight(*pods, node=node)
-    end = first_end(3, sight.pods, missing, sight, grace_s=45, now_s=NOW_S)
+def _first(
+    *pods: dict[str, Any],
+    missing: tuple[str, ...] = (),
+    node: dict[str, Any] | None = None,
+    seen: dict[str, dict[str, Seen]] | None = None,
+) -> Any:
+    sight = _sight(*pods, node=node, seen=seen)
+    end = first_end(3, sight.pods, missing, sight, grace_s=45, timer=Timer(NOW_S))
     return None if end is None else end.evidence
 
 
@@ -166,9 +173,29 @@ def test_what_a_pod_ends_with_once_it_was_asked_to_go_says_nothing() -> None:
         assert _first(_pod(0, metadata=asked, **_over(code, NOW_S - 5))).reason is Reason.DELETED
 
 
-def test_what_a_pod_ended_with_before_it_was_asked_to_go_still_counts() -> None:
-    first = _first(_pod(0, metadata=_deleted(NOW_S - 5), **_over(71, NOW_S - 10)))
-    assert (first.exit_code, first.reason) == (71, None)
+@pytest.mark.parametrize("code", [0, 70, 71, 137])
+def test_what_a_pod_ended_with_before_it_was_asked_to_go_still_counts(code: int) -> None:
+    pod = _pod(0, metadata=_deleted(NOW_S - 5), **_over(code, NOW_S))  # whatever its node's clock says
+    seen = {"uid-0": {moments.ENDED: Seen(NOW_S - 2), moments.ASKED: Seen(NOW_S - 1)}}
+    first = _first(pod, seen=seen)
+    assert (first.exit_code, first.reason) == (code, None)
+
+
+def test_an_api_server_leaves_no_grace_to_a_pod_that_had_ended_when_it_was_asked_to_go() -> None:
+    first = _first(_pod(0, metadata=_deleted(NOW_S - 5, grace_s=0), **_over(70, NOW_S)))
+    assert (first.exit_code, first.reason) == (70, None)
+
+
+@pytest.mark.parametrize("skew_s", [-600, -60, -10, -1, 0, 1, 10, 60, 600])
+@pytest.mark.parametrize("code", [0, 70, 137, 143])
+@pytest.mark.parametrize("seen", ["by one look", "one after the other", "by nobody"])
+def test_a_pod_that_ended_since_it_was_asked_to_is_not_counted_whatever_the_clock_of_its_node(
+    skew_s: int, code: int, seen: str
+) -> None:
+    pod = _pod(0, metadata=_deleted(NOW_S - 5), **_over(code, NOW_S - 4 + skew_s))
+    ended_s = NOW_S - 1 if seen == "by one look" else NOW_S
+    known = {"uid-0": {moments.ASKED: Seen(NOW_S - 1), moments.ENDED: Seen(ended_s)}}
+    assert _first(pod, seen={} if seen == "by nobody" else known).reason is Reason.DELETED
 
 
 def test_the_ranks_that_miss_a_deleted_pod_are_not_the_cause() -> None:
@@ -188,7 +215,7 @@ def test_ranks_that_waited_in_vain_for_a_pod_without_a_node_are_not_to_blame() -
 
 def test_a_node_that_is_gone_or_out_of_service_is_lost_at_once() -> None:
     sight = observe(Objects(stage(), Api(37), (_pod(0),), {}))
-    end = first_end(3, sight.pods, (), sight, grace_s=45, now_s=NOW_S)
+    end = first_end(3, sight.pods, (), sight, grace_s=45, timer=Timer(NOW_S))
     assert end is not None
     assert end.evidence.reason is Reason.NODE_LOST
     taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
@@ -197,7 +224,7 @@ def test_a_node_that_is_gone_or_out_of_service_is_lost_at_once() -> None:
 
 def test_where_nodes_cannot_be_seen_a_missing_one_says_nothing() -> None:
     sight = observe(Objects(stage(), Api(37, nodes=False), (_pod(0),), {}))
-    assert first_end(3, sight.pods, (), sight, grace_s=45, now_s=NOW_S) is None
+    assert first_end(3, sight.pods, (), sight, grace_s=45, timer=Timer(NOW_S)) is None
 
 
 def test_pods_that_cannot_be_made_sense_of_are_strangers() -> None:

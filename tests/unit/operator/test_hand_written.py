@@ -13,7 +13,8 @@ from stage_api import names
 from stage_api.status import DiffusionStageStatus
 from stage_operator.decide.remembered_status import read
 from stage_operator.values import CreatePod
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 Raw = dict[str, Any]
 

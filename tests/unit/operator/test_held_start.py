@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stage_operator.decide.replica import HELD_GRACE_S, OWN_WORD_S
 from stage_operator.manifests.pod import GRACE_S, STARTUP_SPARE_S
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 
 def _never_up() -> tuple[SimCluster, SimOperator]:

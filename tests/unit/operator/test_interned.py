@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_operator.observed.cache import slim_pod
 from stage_operator.observed.interned import compact
+from stage_operator.observed.slim import slim_pod
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=30)),

@@ -13,7 +13,8 @@ from stage_api.manifest import parse_stage
 from stage_operator.manifests.children import children
 from stage_operator.manifests.pod import pods
 from stage_operator.values import Api, CreatePod
-from support.sim_cluster import SETTINGS, SimCluster, SimOperator, stage
+from support.sim_cluster import SETTINGS, SimCluster, stage
+from support.sim_operator import SimOperator
 
 _QUARTER_S = 15 * 60
 _STEP_S = 5

@@ -10,7 +10,8 @@ import pytest
 from stage_api import names
 from stage_operator.decide.replica import OWN_WORD_S
 from stage_operator.values import CreatePod, DeletePod
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 
 def _world(**spec: Any) -> tuple[SimCluster, SimOperator]:
@@ -229,6 +230,7 @@ def test_a_start_that_takes_too_long_is_a_failure_but_waiting_for_room_is_none()
     cluster.full = set(cluster.nodes)
     _turn(operator)
     cluster.schedule()
+    _turn(operator)
     cluster.now_s += 5000
     _turn(operator)
     assert cluster.condition("Scheduled")["reason"] == "Unschedulable"

@@ -6,7 +6,8 @@ from typing import Any
 
 from stage_api import names
 from stage_operator.values import CreatePod
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 OLD = {"device": "cpu"}
 NEW = {"device": "cpu", "dtype": "float32"}

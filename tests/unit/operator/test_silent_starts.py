@@ -10,7 +10,8 @@ from stage_api import names
 from stage_api.pod_facts import PodFacts
 from stage_api.startup_progress import Activity, StartProgress
 from stage_operator.values import PodEvent, Said
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 POD = "pics-0-e0-0"
 HUB = {"model": {"source": {"huggingFace": {"repo": "some/model", "revision": "a" * 40}}}}

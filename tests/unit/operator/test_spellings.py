@@ -10,7 +10,8 @@ import pytest
 from stage_api import names
 from stage_api.manifest import parse_stage
 from stage_api.revision import revision_of, spelled_revision_of
-from support.sim_cluster import SimCluster, SimOperator, stage
+from support.sim_cluster import SimCluster, stage
+from support.sim_operator import SimOperator
 
 
 def amounts(cpu: Any, memory: Any) -> dict[str, Any]:
