@@ -59,7 +59,8 @@ class ReplicaStatus(Contract):
     started_at: Time | None = Field(default=None, description="When its pods were made.")
     ready_at: Time | None = Field(default=None, description="Since when it has been ready without a break.")
     start: Annotated[str, Field(max_length=MAX_START)] | None = Field(
-        default=None, description="What its start is doing, as its first pod says."
+        default=None,
+        description="What its start is doing, as its first pod says, or the cluster before it can.",
     )
     history: History | None = Field(
         default=None, description="What is remembered of its ends; nothing, if it had none."

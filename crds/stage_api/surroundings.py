@@ -95,7 +95,8 @@ class NetworkPolicySpec(Contract):
         description="Make a NetworkPolicy. Ports between ranks are then for the stage's own pods only.",
     )
     ingress_from: Annotated[tuple[NetworkPeer, ...], Field(strict=False, max_length=16)] = Field(
-        default=(), description="Who may send requests and scrape metrics. Empty, everybody."
+        default=(),
+        description="Who may send requests and scrape metrics, beside the operator. Empty, everybody.",
     )
 
 

@@ -26,18 +26,21 @@ def stuck(pod: PodView, said: Words) -> Trouble | None:
 
 
 def start(replica: Replica, said: Words) -> str | None:
-    """What the start of a replica is doing; None if it isn't starting, or doesn't say."""
-    if replica.phase not in LIVE:
+    """What the start of a replica is doing, as its first pod says, or the cluster of one of which nothing has started;
+    None if it isn't starting, or nobody says so."""
+    if replica.phase not in LIVE or replica.ready:
         return None
-    doing = (said[pod.uid].start for pod in replica.pods if pod.uid in said)
-    return next((one.text()[:MAX_START] for one in doing if one is not None), None)
+    words = [said[pod.uid] for pod in replica.pods if pod.uid in said]
+    doing = [one.start.text() for one in words if one.start is not None]
+    coming = [one.event.note for one in words if one.event is not None and not one.event.is_warning]
+    return next((text[:MAX_START] for text in (*doing, *coming)), None)
 
 
 def starts(replicas: Sequence[Replica], said: Words) -> str:
     """The same of the first of them that says so, as the end of a sentence."""
     for replica in replicas:
         if (doing := start(replica, said)) is not None:
-            return f"; replica {replica.index} is {doing}"
+            return f"; replica {replica.index}: {doing}"
     return ""
 
 

@@ -79,18 +79,22 @@ def port(pod: Manifest) -> int:
 
 
 @dataclass(slots=True)
-class _Asked:
-    question: Question
-    due: float
-    wait_s: float
+class _Pod:
+    """What is known of a pod, and what there is to ask about it."""
+
+    version: str
+    question: Question | None
+    due: float = 0.0
+    wait_s: float = 0.0
+    told: bool = False
+    """Its facts."""
 
 
 class Schedule:
     """When which pod is asked what."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
-        self._answered: dict[str, Question] = {}
+        self._pods: dict[str, _Pod] = {}
 
     def due(self, pods: Iterable[Manifest], now: float, most: int) -> list[tuple[Question, Manifest]]:
         """The questions whose time has come, the one that has waited longest first. Pods that are gone are forgotten.
@@ -98,34 +102,39 @@ class Schedule:
         `pods`: all that there are.
         """
         found: list[tuple[float, Question, Manifest]] = []
-        there: set[str] = set()
+        there: dict[str, _Pod] = {}
         for pod in pods:
-            uid = str(pod["metadata"].get("uid"))
-            there.add(uid)
-            asked = self._of(uid, question(pod), now)
-            if asked is not None and asked.due <= now:
-                found.append((asked.due, asked.question, pod))
-        self._asked = {uid: asked for uid, asked in self._asked.items() if uid in there}
-        self._answered = {uid: last for uid, last in self._answered.items() if uid in there}
-        return [(what, pod) for _, what, pod in sorted(found, key=lambda one: one[0])[:most]]
+            metadata = pod["metadata"]
+            entry = there[metadata["uid"]] = self._met(pod, metadata, now)
+            if entry.question is not None and entry.due <= now:
+                found.append((entry.due, entry.question, pod))
+        self._pods = there
+        found.sort(key=lambda one: one[0])
+        return [(what, pod) for _, what, pod in found[:most]]
 
     def asked(self, pod: Manifest, what: Question, now: float, *, answered: bool) -> None:
         """A question was asked just now."""
-        uid = str(pod["metadata"].get("uid"))
+        entry = self._pods.get(pod["metadata"]["uid"])
+        if entry is None:
+            return
         if answered and what is Question.FACTS:
-            self._answered[uid] = what
-        entry = self._asked.get(uid)
-        if entry is not None and entry.question is what:
+            entry.told = True
+        if entry.question is what:
             entry.due, entry.wait_s = now + entry.wait_s, min(2 * entry.wait_s, PACES[what].longest_s)
+            entry.question = None if entry.told and what is Question.FACTS else what
 
-    def _of(self, uid: str, what: Question | None, now: float) -> _Asked | None:
-        if what is None or self._answered.get(uid) is what:
-            self._asked.pop(uid, None)
-            return None
-        entry = self._asked.get(uid)
-        if entry is None or entry.question is not what:
-            pace = PACES[what]
-            entry = self._asked[uid] = _Asked(what, now + pace.first_s, pace.again_s)
+    def _met(self, pod: Manifest, metadata: Manifest, now: float) -> _Pod:
+        version, entry = metadata["resourceVersion"], self._pods.get(metadata["uid"])
+        if entry is not None and entry.version == version:
+            return entry  # nearly all of them, at each look
+        what = question(pod)
+        if entry is None:
+            entry = _Pod(version, None)
+        if entry.told and what is Question.FACTS:
+            what = None
+        if what is not None and entry.question is not what:
+            entry.due, entry.wait_s = now + PACES[what].first_s, PACES[what].again_s
+        entry.version, entry.question = version, what
         return entry
 
 

@@ -97,9 +97,9 @@ def test_a_pod_whose_state_is_another_is_asked_something_else_in_its_own_time() 
     schedule = Schedule()
     assert schedule.due([pod(WAITING)], 0, MOST) == []
     assert [what for what, _ in schedule.due([pod(WAITING)], 10, MOST)] == [Question.STUCK]
-    assert schedule.due([pod(RUNNING)], 11, MOST) == []
-    assert [what for what, _ in schedule.due([pod(RUNNING)], 16, MOST)] == [Question.START]
-    assert [what for what, _ in schedule.due([pod(READY)], 17, MOST)] == [Question.FACTS]
+    assert schedule.due([pod(RUNNING, version=2)], 11, MOST) == []
+    assert [what for what, _ in schedule.due([pod(RUNNING, version=2)], 16, MOST)] == [Question.START]
+    assert [what for what, _ in schedule.due([pod(READY, version=3)], 17, MOST)] == [Question.FACTS]
 
 
 def test_of_many_the_ones_that_have_waited_longest_are_asked_first() -> None:

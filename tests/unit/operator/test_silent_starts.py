@@ -127,8 +127,10 @@ def test_what_the_cluster_tells_of_a_pod_that_does_not_start_is_told_of_the_stag
 
 def test_a_pod_that_is_getting_on_is_no_trouble() -> None:
     cluster, operator = bound()
-    say(cluster, operator, Said(event=PodEvent(is_warning=False, reason="Pulling", note="pulling the image")))
+    say(cluster, operator, Said(event=PodEvent(is_warning=False, reason="Pulling", note='Pulling image "x"')))
     assert cluster.condition("Degraded")["status"] == "False"
+    assert cluster.status["replicaStatuses"][0]["start"] == 'Pulling image "x"'
+    assert cluster.condition("Ready")["message"] == '0 of 1 replicas serve; replica 0: Pulling image "x"'
 
 
 def test_no_node_for_a_pod_is_told_at_once_and_again_only_when_it_was_over() -> None:
@@ -188,7 +190,7 @@ def test_a_long_start_says_what_it_does() -> None:
     say(cluster, operator, Said(start=progress))
     text = "loading the model: transformer, 2 of 5 components"
     assert cluster.status["replicaStatuses"][0]["start"] == text
-    assert cluster.condition("Ready")["message"] == f"0 of 1 replicas serve; replica 0 is {text}"
+    assert cluster.condition("Ready")["message"] == f"0 of 1 replicas serve; replica 0: {text}"
     assert text in cluster.condition("ModelReady")["message"]
     operator.said = {}
     operator.settle()
