@@ -100,6 +100,8 @@ def _fetch(config: StageConfig) -> None:
     from stage_api.errors import Fault, SpecError
     from stage_runtime.core.errors import FetchFailed
     from stage_runtime.exit import leave
+    from stage_runtime.pipelines.fetch_progress import FetchProgress
+    from stage_runtime.server.probes.fetching import FetchProbe
 
     for number in _STOP:  # not 0, which says that the model is there
         signal.signal(number, lambda number, _: os._exit(128 + number))
@@ -108,9 +110,15 @@ def _fetch(config: StageConfig) -> None:
         raise SpecError([Fault("model.source", "huggingFace, to fetch it", config.model.source.kind)])
     if not folder:
         raise SpecError([Fault(names.ENV_MODEL_DIR, "the folder to fetch into", "nothing")])
-    limit_s = float(config.startup.fetch_timeout_seconds)
-    late = FetchFailed(f"{source.repo} could not be fetched within {limit_s:.0f} s")
-    watch = Timer(limit_s, leave, (late,), {"epoch": _epoch()})
+    limit_s, progress = float(config.startup.fetch_timeout_seconds), FetchProgress()
+
+    def give_up() -> None:
+        far = progress.now().text()
+        leave(
+            FetchFailed(f"{source.repo} could not be fetched within {limit_s:.0f} s: {far}"), epoch=_epoch()
+        )
+
+    watch = Timer(limit_s, give_up)
     watch.daemon = True
     watch.start()
 
@@ -120,7 +128,9 @@ def _fetch(config: StageConfig) -> None:
     )
     from stage_runtime.pipelines.fetch import fetch, read_token
 
-    fetch(source, Path(folder), token=read_token(source), deadline_s=time.monotonic() + limit_s)
+    token, deadline_s = read_token(source), time.monotonic() + limit_s
+    with FetchProbe(None, config.engine.port, progress.now):
+        fetch(source, Path(folder), token=token, deadline_s=deadline_s, progress=progress)
     watch.cancel()
 
 

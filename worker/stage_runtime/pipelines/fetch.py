@@ -35,6 +35,7 @@ from stage_api import names
 from stage_api.errors import Fault, SpecError
 from stage_api.source import HuggingFaceSource
 from stage_runtime.core.errors import FetchFailed, ModelError
+from stage_runtime.pipelines.fetch_progress import FetchProgress
 
 DONE: Final = ".fetched.json"
 """File in the folder that says that all is there: each file's size by its path."""
@@ -70,11 +71,12 @@ def fetch(
     *,
     token: str | None,
     deadline_s: float,
+    progress: FetchProgress | None = None,
     wait: Callable[[float], object] = time.sleep,
 ) -> None:
     """Bring the files that `source` means into `folder`. `deadline_s`: on the monotonic clock.
 
-    What may pass is tried again until the deadline. `wait`: sleeps so many seconds.
+    What may pass is tried again until the deadline. `progress` is told what is to come. `wait`: sleeps so many seconds.
 
     Raises: ModelError if another try would end the same way, FetchFailed if it may not.
     """
@@ -84,7 +86,7 @@ def fetch(
     pause_s = FIRST_WAIT_S
     while True:
         try:
-            _attempt(source, folder, token)
+            _attempt(source, folder, token, progress or FetchProgress())
             return
         except (OSError, HTTPError, EntryNotFoundError, HFValidationError) as error:
             reason = _judged(source, folder, token, error)
@@ -112,7 +114,7 @@ def read_token(source: HuggingFaceSource, folder: Path = Path(names.TOKEN_DIR)) 
     return token
 
 
-def _attempt(source: HuggingFaceSource, folder: Path, token: str | None) -> None:
+def _attempt(source: HuggingFaceSource, folder: Path, token: str | None, progress: FetchProgress) -> None:
     # False: no token but the stage's, wherever this machine may have one.
     api = HfApi(endpoint=source.endpoint, token=token or False)
     tree = api.list_repo_tree(source.repo, recursive=True, revision=source.revision)
@@ -120,6 +122,7 @@ def _attempt(source: HuggingFaceSource, folder: Path, token: str | None) -> None
     wanted = {path: sizes[path] for path in _chosen(source, sizes)}
     if not wanted:
         raise ModelError(f"{source.repo} has no file that allowPatterns and ignorePatterns leave")
+    progress.expect(folder, wanted)
     missing = {path: size for path, size in wanted.items() if not _is_there(folder, path, size)}
     folder.mkdir(parents=True, exist_ok=True)
     _check_room(folder, missing)
