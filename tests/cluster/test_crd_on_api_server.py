@@ -91,13 +91,9 @@ def test_the_server_takes_an_amount_as_a_pod_does(cpu: str) -> None:
     (mine,) = parse_manifest(text)
     told = stored["spec"]["resources"]["requests"]["cpu"]
     assert told == mine.spec.resources.requests["cpu"]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a"},
-        "spec": {"containers": [{"name": "a", "image": "a", "resources": stored["spec"]["resources"]}]},
-    }
-    del pod["spec"]["containers"][0]["resources"]["sharedMemory"]
+    amounts = {name: stored["spec"]["resources"][name] for name in ("requests", "limits")}
+    template = {"spec": {"containers": [{"name": "a", "image": "a", "resources": amounts}]}}
+    pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template}
     succeed("create", "--dry-run=server", "-f", "-", stdin=pod)
 
 
