@@ -34,7 +34,8 @@ EXAMPLES = 150
 
 
 GENERATE = "POST /v1/images/generations"
-OPERATIONS = [GENERATE, "GET /v1/models", "GET /v1/models/{name}"]
+FINISH = "POST /v1/requests/{finish_id}/finish"
+OPERATIONS = [GENERATE, FINISH, "GET /v1/models", "GET /v1/models/{name}"]
 
 
 def test_the_description_holds_what_is_tried_here(stage: HttpStage) -> None:

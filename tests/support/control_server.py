@@ -8,9 +8,8 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
-from stage_runtime.hosting.inline import InlineStage
-
 from stage_runtime.engine.engine import Engine
+from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.control.app import create_control_app
 from stage_runtime.server.http.serve import HttpServer, listen
 from support.scripted import PATIENCE_S
@@ -50,7 +49,7 @@ class ControlServer:
         token = Path(self._folder.name) / "token"
         token.write_text(TOKEN)
         app = create_control_app(
-            InlineStage(self._engine), traces=Path(self._folder.name) / "traces", token=token
+            StageClient(self._engine), traces=Path(self._folder.name) / "traces", token=token
         )
         self._server = HttpServer(app)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))

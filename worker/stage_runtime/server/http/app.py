@@ -18,9 +18,10 @@ from stage_api import names
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.metrics import CONTENT_TYPE, Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
-from stage_runtime.server.http import errors, models
+from stage_runtime.server.http import errors, finishing, models
 from stage_runtime.server.http.drain import Drain, LastAnswers, UnderWay
 from stage_runtime.server.http.endpoints import Served
+from stage_runtime.server.http.finishing import Finishing
 from stage_runtime.server.http.heads import AbsoluteForm, Heads
 from stage_runtime.server.http.limits import BodyLimit, CrowdLimit, LastResort, RequestIds
 from stage_runtime.server.http.starts import Starts
@@ -61,8 +62,11 @@ def create_app(
     world = {"world_size": settings.world_size, "epoch": settings.epoch}
     readings = StageReadings(stage, model, settings.served_name, world)
     metrics.watch(readings)
+    own = Finishing()
     endpoints = endpoints_of(model)(
-        Served(stage=stage, model=model, name=settings.served_name, metrics=metrics, drain=drain)
+        Served(
+            stage=stage, model=model, name=settings.served_name, metrics=metrics, drain=drain, finishing=own
+        )
     )
 
     starts = Starts(settings.last_start_s)
@@ -90,6 +94,7 @@ def create_app(
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
     app.include_router(endpoints.routes())
+    app.include_router(finishing.routes(stage, own))
     app.include_router(models.routes(stage, model, settings.served_name))
     app.include_router(health.routes(stage, drain))
     errors.install(app, lambda error: starts.retry_after_s(error, stage.phase))

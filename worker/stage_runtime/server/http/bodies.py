@@ -58,8 +58,9 @@ class EventStream(Response):
         events: AsyncGenerator[Sequence[bytes], None],
         close: Callable[[], Awaitable[None]],
         silence_s: float = SILENCE_S,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`silence_s`: after so long without an event a comment is sent."""
+        """`silence_s`: after so long without an event a comment is sent. `headers`: more of them."""
         self.status_code = 200
         self.background = None
         self._events = events
@@ -70,6 +71,7 @@ class EventStream(Response):
                 "content-type": "text/event-stream; charset=utf-8",
                 "cache-control": "no-store",
                 "x-accel-buffering": "no",  # proxies that obey it pass each event on at once
+                **(headers or {}),
             }
         )
 

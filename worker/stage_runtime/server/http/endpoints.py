@@ -14,6 +14,7 @@ from stage_runtime.hosting.client import StageClient
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
 from stage_runtime.server.http.drain import Drain
+from stage_runtime.server.http.finishing import Finishing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Served:
     """Of the model, as clients call it."""
     metrics: Metrics
     drain: Drain
+    finishing: Finishing
 
 
 class Endpoints(Protocol):

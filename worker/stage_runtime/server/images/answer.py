@@ -19,6 +19,7 @@ from stage_runtime.core.request import Request
 from stage_runtime.server.http.bodies import EventStream, Pieces, event, unless_gone
 from stage_runtime.server.http.endpoints import Served
 from stage_runtime.server.http.errors import error_body, field_of
+from stage_runtime.server.http.finishing import FINISH_ID_HEADER
 from stage_runtime.server.http.limits import CLIENT_GONE
 from stage_runtime.server.http.submission import Submission, requests_of, submit
 from stage_runtime.server.images.encoder import Encoder
@@ -68,7 +69,14 @@ class Images:
         if begun is None:
             await outcomes.aclose()
             return Response(status_code=CLIENT_GONE)
-        return EventStream(self._events(body, requests, outcomes), outcomes.aclose)
+        finish_id = self.served.finishing.add(requests)
+
+        async def close() -> None:
+            self.served.finishing.discard(finish_id)
+            await outcomes.aclose()
+
+        events = self._events(body, requests, outcomes)
+        return EventStream(events, close, headers={FINISH_ID_HEADER: finish_id})
 
     async def _whole(
         self, body: ImageRequest, requests: Sequence[Request], outcomes: Submission
