@@ -34,7 +34,7 @@ def manifest(folder: Path, *, enabled: bool = True) -> Path:
     file.write_text(
         "apiVersion: omnistage.io/v1alpha1\nkind: DiffusionStage\nmetadata: {name: steered}\nspec:\n"
         "  model: {source: {embedded: digits}}\n"
-        f"  engine: {{dtype: float32, executor: uni, process: inline}}\n  {control}\n"
+        f"  engine: {{dtype: float32, process: child}}\n  {control}\n"
     )
     return file
 
@@ -198,13 +198,14 @@ def test_a_wrong_token_is_refused_by_the_replica(server: ControlServer) -> None:
         client.call("POST", "/pause")
 
 
-@pytest.mark.parametrize(
-    "trace", ["nothing.json.gz", "..%2f..%2fetc%2fpasswd", "%2fetc%2fpasswd", "..", "token"]
-)
-def test_nothing_but_traces_can_be_downloaded(server: ControlServer, trace: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", ["0", "7", "-1", "x", "..%2f..%2fetc%2fpasswd", ".."])
+def test_nothing_but_the_traces_of_ranks_can_be_downloaded(
+    server: ControlServer, rank: Any, tmp_path: Path
+) -> None:
+    """None has been recorded here."""
     (client,) = replicas_on(House({"a-0-e0-0": server}, ENABLED), "a", None).values()
     with pytest.raises(ControlRefused):
-        client.download(trace, tmp_path)
+        client.download(rank, tmp_path / "trace")
     assert list(tmp_path.iterdir()) == []
 
 

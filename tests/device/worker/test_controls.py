@@ -17,6 +17,7 @@ from stage_runtime.core.control import (
     Pause,
     ProfileStart,
     ProfileStop,
+    ReadTrace,
     Resume,
     Wake,
 )
@@ -100,6 +101,22 @@ def test_a_profile_spans_ticks_and_is_a_trace_of_this_rank(stage: HubStage, tmp_
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert any("aten::" in str(event.get("name")) for event in events)
     assert list(folder.iterdir()) == [path]
+
+
+def test_a_trace_is_read_in_pieces_by_its_own_rank_and_others_give_nothing(
+    stage: HubStage, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match="no profile has been recorded"):
+        stage.executor.control(ReadTrace(3, 0))
+    stage.executor.control(ProfileStart(str(tmp_path)))
+    whole = Path(one(stage, ProfileStop())).read_bytes()
+    assert one(stage, ReadTrace(3, 0)) == whole
+    assert one(stage, ReadTrace(3, 10)) == whole[10:]
+    assert one(stage, ReadTrace(3, len(whole))) == one(stage, ReadTrace(2, 0)) == b""
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(InvalidRequest, match="the trace can't be read"):
+        stage.executor.control(ReadTrace(3, 0))
 
 
 def test_a_profile_changes_no_picture(stage: HubStage, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 SleepLevel = Literal[1, 2]
+TRACE_PIECE_BYTES: Final = 4 << 20
 
 
 class StopEarly(Struct, frozen=True, tag="stop_early"):
@@ -61,6 +62,17 @@ class ProfileStop(Struct, frozen=True, tag="profile_stop"):
     """End the recording. Answer: path of the trace file, by rank. Raises InvalidRequest when none is under way."""
 
 
+class ReadTrace(Struct, frozen=True, tag="read_trace"):
+    """Read on in the trace that `rank` has written last, which may lie on another machine.
+
+    Answer: by rank, at most `TRACE_PIECE_BYTES` from `offset` on; nothing after its end, and from all other ranks.
+    Raises InvalidRequest when none has been written.
+    """
+
+    rank: int
+    offset: int
+
+
 class Health(Struct, frozen=True, tag="health"):
     """Ask every rank whether it and its device are well. Answer: a `RankHealth` by rank."""
 
@@ -76,7 +88,17 @@ class Invoke(Struct, frozen=True, tag="invoke"):
 
 
 Control = (
-    StopEarly | Outstanding | Pause | Resume | Sleep | Wake | ProfileStart | ProfileStop | Health | Invoke
+    StopEarly
+    | Outstanding
+    | Pause
+    | Resume
+    | Sleep
+    | Wake
+    | ProfileStart
+    | ProfileStop
+    | ReadTrace
+    | Health
+    | Invoke
 )
 
 

@@ -42,21 +42,21 @@ class ControlClient:
             )
             return json.loads(_checked(connection.getresponse()).read())
 
-    def download(self, trace: str, folder: Path) -> Path:
-        """Write the trace of that name into `folder`; its path. Raises: as `call`."""
-        target = folder / Path(trace).name
+    def download(self, rank: int, target: Path) -> None:
+        """Write the trace that `rank` has recorded to `target`, whole or not at all. Raises: as `call`."""
         part = target.with_name(f"{target.name}.part-{os.getpid()}")
         with _Connection(self._connect()) as connection:
-            connection.request("GET", f"/control/traces/{trace}", headers=self._headers)
+            connection.request("GET", f"/control/traces/{rank}", headers=self._headers)
             response = _checked(connection.getresponse())
             try:
                 with part.open("wb") as file:
                     while piece := response.read(PIECE_BYTES):
                         file.write(piece)
                 part.replace(target)
+            except http.client.HTTPException as error:
+                raise ControlRefused(f"the trace of rank {rank} broke off") from error
             finally:
                 part.unlink(missing_ok=True)
-        return target
 
 
 class _Connection(http.client.HTTPConnection):

@@ -107,7 +107,12 @@ def _stop_profile(client: ControlClient, arguments: argparse.Namespace, replica:
     traces = client.call("POST", "/profile/stop")["traces"]
     folder = arguments.output / f"{arguments.stage}-{replica}"
     folder.mkdir(parents=True, exist_ok=True)
-    return "\n".join(["recorded", *(f"  {client.download(trace['name'], folder)}" for trace in traces)])
+    lines = ["recorded"]
+    for rank, name in enumerate(traces):
+        target = folder / Path(name).name
+        client.download(rank, target)
+        lines.append(f"  {target}")
+    return "\n".join(lines)
 
 
 _Action = Callable[[ControlClient, argparse.Namespace, int], str]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from stage_runtime.core.control import TRACE_PIECE_BYTES
 from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.devices.kinds import compute_device
 
@@ -23,6 +24,7 @@ class Profiling:
         self._rank, self._device = rank, device
         self._profile: torch.profiler.profile | None = None
         self._path = Path()
+        self._written: Path | None = None
 
     def start(self, folder: str) -> None:
         """Record from now on, for a file in `folder`, which is made.
@@ -55,7 +57,22 @@ class Profiling:
             raise InvalidRequest("no profile is being recorded")
         profile.stop()
         profile.export_chrome_trace(str(self._path))
+        self._written = self._path
         return str(self._path)
+
+    def read(self, offset: int) -> bytes:
+        """A piece of the trace that was written last, from `offset` on; empty after its end.
+
+        Raises: InvalidRequest when there is none, or none any more.
+        """
+        if self._written is None:
+            raise InvalidRequest("no profile has been recorded")
+        try:
+            with self._written.open("rb") as file:
+                file.seek(offset)
+                return file.read(TRACE_PIECE_BYTES)
+        except OSError as error:
+            raise InvalidRequest(f"the trace can't be read: {error.strerror or error}") from error
 
     def close(self) -> None:
         """End a recording that nobody has ended. It is not written: writing may take minutes."""

@@ -23,6 +23,7 @@ from stage_runtime.core.control import (
     ProfileStart,
     ProfileStop,
     RankHealth,
+    ReadTrace,
     Resume,
     Sleep,
     StopEarly,
@@ -189,6 +190,9 @@ class Worker:
     def _profile_stop(self, _call: ProfileStop) -> str:
         return self._profiling.stop()
 
+    def _read_trace(self, call: ReadTrace) -> bytes:
+        return self._profiling.read(call.offset) if call.rank == self._rank else b""
+
     def _health(self, _call: Health) -> RankHealth:
         self._faults.synchronize()
         allocated = self._compute.allocated_bytes()
@@ -221,6 +225,7 @@ _CONTROLS: Final[Mapping[type, Callable[[Worker, Any], object]]] = {
     Wake: Worker._wake,
     ProfileStart: Worker._profile_start,
     ProfileStop: Worker._profile_stop,
+    ReadTrace: Worker._read_trace,
     Health: Worker._health,
     Invoke: Worker._invoke,
 }

@@ -6,13 +6,14 @@ Each is carried out between two steps, on every rank. Sleep and wake may take mi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 from fastapi import FastAPI
 from pydantic import Field
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 
 from stage_runtime.core.control import (
     Control,
@@ -20,6 +21,7 @@ from stage_runtime.core.control import (
     Pause,
     ProfileStart,
     ProfileStop,
+    ReadTrace,
     Resume,
     Sleep,
     SleepLevel,
@@ -46,7 +48,7 @@ class SleepRequest(Body):
 
 
 class NoSuchTrace(InvalidRequest):
-    """The name is of no trace that lies here."""
+    """That rank has written no trace, or there is no such rank."""
 
     status = 404
     code = "trace_not_found"
@@ -67,16 +69,21 @@ class Steered:
             raise NotAdmitting(f"the stage is {self.stage.phase}: it can't be steered")
         return await self.stage.control(call)
 
-    def trace(self, name: str) -> Path:
-        """Where the trace of that name lies. Raises: NoSuchTrace."""
-        if name not in self.names():
-            raise NoSuchTrace(f"there is no trace {name[:64]!r} on this machine", "name")
-        return self.traces / name
+    async def read(self, rank: int, offset: int) -> bytes:
+        """A piece of the trace that `rank` has written last. Raises: NoSuchTrace."""
+        try:
+            pieces = msgspec.convert(await self.carry_out(ReadTrace(rank, offset)), tuple[bytes, ...])
+            return pieces[rank]
+        except (InvalidRequest, IndexError) as error:
+            raise NoSuchTrace(f"there is no trace of rank {rank}: {error}", "rank") from error
 
-    def names(self) -> list[str]:
-        """The traces that lie here, oldest first."""
-        found = self.traces.glob("*.json.gz") if self.traces.is_dir() else ()
-        return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    async def trace(self, rank: int, first: bytes) -> AsyncIterator[bytes]:
+        """All pieces of it, of which `first` is read already."""
+        piece, offset = first, 0
+        while piece:
+            yield piece
+            offset += len(piece)
+            piece = await self.read(rank, offset)
 
 
 def create_control_app(stage: StageClient, *, traces: Path, token: Path | None) -> FastAPI:
@@ -130,18 +137,14 @@ def _routes(steered: Steered) -> JsonRouter:
 
     @router.post("/profile/stop")
     async def stop_profile() -> JSONResponse:
-        """The traces, and which of them lie on this machine: those of its own ranks."""
+        """The names of the traces, in rank order."""
         paths = msgspec.convert(await steered.carry_out(ProfileStop()), tuple[str, ...])
-        here = set(steered.names())
-        written = [Path(path).name for path in paths]
-        return JSONResponse({"traces": [{"name": name, "here": name in here} for name in written]})
+        return JSONResponse({"traces": [Path(path).name for path in paths]})
 
-    @router.get("/traces")
-    async def traces() -> JSONResponse:
-        return JSONResponse({"traces": steered.names()})
-
-    @router.get("/traces/{name}")
-    async def trace(name: str) -> FileResponse:
-        return FileResponse(steered.trace(name), media_type="application/gzip")
+    @router.get("/traces/{rank}")
+    async def trace(rank: Annotated[int, Field(ge=0)]) -> StreamingResponse:
+        """The trace that this rank has written last, wherever it runs."""
+        first = await steered.read(rank, 0)
+        return StreamingResponse(steered.trace(rank, first), media_type="application/gzip")
 
     return router

@@ -98,7 +98,12 @@ def create_app(
     app.include_router(models.routes(stage, model, settings.served_name))
     app.include_router(health.routes(stage, drain))
     errors.install(app, lambda error: starts.retry_after_s(error, stage.phase))
-    # The last one added is the first to see a request.
+    _wrap(app, metrics, drain)
+    return app
+
+
+def _wrap(app: FastAPI, metrics: Metrics, drain: Drain) -> None:
+    """Put before `app` what every request passes. The last one added is the first to see it."""
     app.add_middleware(BodyLimit)
     app.add_middleware(CrowdLimit)
     app.add_middleware(UnderWay, drain=drain)
@@ -107,4 +112,3 @@ def create_app(
     app.add_middleware(LastAnswers, drain=drain)
     app.add_middleware(RequestIds, on_answer=metrics.on_answered)
     app.add_middleware(AbsoluteForm)
-    return app
