@@ -93,7 +93,7 @@ def _as_they_are(replicas: Replicas) -> Replicas:
 
 
 def _without_nodes(replicas: Replicas) -> Replicas:
-    return tuple(replica.model_copy(update={"nodes": ()}) for replica in replicas)
+    return tuple(replica.model_copy(update={"nodes": (), "start": None}) for replica in replicas)
 
 
 def _without_messages(replicas: Replicas) -> Replicas:
