@@ -189,6 +189,9 @@ def _scheduled(view: View) -> Finding:
         more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
         return Finding(st.SCHEDULED, False, UNSCHEDULABLE, f"pod {name}{more}: {trouble.message}")
     live = [replica for replica in view.replicas if replica.phase in LIVE]
+    for pod in (pod for replica in live for pod in replica.pods if pod.gates and pod.node is None):
+        text = f"pod {pod.name} waits until somebody lifts its scheduling gates: {pod.gates}"
+        return Finding(st.SCHEDULED, None, "SchedulingGated", text)
     if any(replica.missing or any(pod.node is None for pod in replica.pods) for replica in live):
         return Finding(st.SCHEDULED, None, "Scheduling")
     return Finding(st.SCHEDULED, True, "Scheduled" if live else "NoPods")

@@ -112,6 +112,8 @@ class PodView:
     """Nothing of it runs any more, nor ever will: its node has said so."""
     waiting: Trouble | None = None
     unschedulable: Trouble | None = None
+    gates: str = ""
+    """What has to be lifted before a node is looked for, in one text."""
     unmade_since_s: float | None = None
     """Since when its node has not got as far as a sandbox for it: volumes are waited for, say."""
     lame: Trouble | None = None
@@ -242,6 +244,7 @@ def _pod(raw: Raw, stage: str, seen: Mapping[str, Seen]) -> PodView | None:
         over=moments.is_over(status),
         waiting=_waiting(status),
         unschedulable=unschedulable,
+        gates=", ".join(str(gate.get("name")) for gate in spec.get("schedulingGates") or ()),
         unmade_since_s=since(moments.UNMADE, _said(moments.condition(status, "PodReadyToStartContainers"))),
         lame=_lame(status),
     )

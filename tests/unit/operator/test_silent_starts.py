@@ -146,6 +146,21 @@ def test_no_node_for_a_pod_is_told_at_once_and_again_only_when_it_was_over() -> 
     assert cluster.status["phase"] == "Ready"
 
 
+def test_a_pod_that_may_not_be_scheduled_yet_says_for_what_it_waits() -> None:
+    cluster = SimCluster(stage())
+    operator = SimOperator(cluster)
+    operator.turn()
+    cluster.pods[POD]["spec"]["schedulingGates"] = [{"name": "queue.example/quota"}]
+    turn(operator)
+    scheduled = cluster.condition("Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("Unknown", "SchedulingGated")
+    assert POD in scheduled["message"]
+    assert "queue.example/quota" in scheduled["message"]
+    del cluster.pods[POD]["spec"]["schedulingGates"]
+    operator.settle()
+    assert cluster.condition("Scheduled")["status"] == "True"
+
+
 def test_a_surge_that_a_volume_holds_up_is_told_while_the_old_replica_serves() -> None:
     cluster = SimCluster(stage(rollout={"maxUnavailable": 0, "maxSurge": 1}))
     operator = SimOperator(cluster)
