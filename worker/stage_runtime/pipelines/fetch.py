@@ -35,6 +35,7 @@ from stage_api import names
 from stage_api.errors import Fault, SpecError
 from stage_api.source import HuggingFaceSource
 from stage_runtime.core.errors import FetchFailed, ModelError
+from stage_runtime.pipelines.fetch_locks import await_lock, knows_flock
 from stage_runtime.pipelines.fetch_progress import FetchProgress
 
 DONE: Final = ".fetched.json"
@@ -86,7 +87,7 @@ def fetch(
     pause_s = FIRST_WAIT_S
     while True:
         try:
-            _attempt(source, folder, token, progress or FetchProgress())
+            _attempt(source, folder, token, deadline_s, progress or FetchProgress())
             return
         except (OSError, HTTPError, EntryNotFoundError, HFValidationError) as error:
             reason = _judged(source, folder, token, error)
@@ -114,7 +115,9 @@ def read_token(source: HuggingFaceSource, folder: Path = Path(names.TOKEN_DIR)) 
     return token
 
 
-def _attempt(source: HuggingFaceSource, folder: Path, token: str | None, progress: FetchProgress) -> None:
+def _attempt(
+    source: HuggingFaceSource, folder: Path, token: str | None, deadline_s: float, progress: FetchProgress
+) -> None:
     # False: no token but the stage's, wherever this machine may have one.
     api = HfApi(endpoint=source.endpoint, token=token or False)
     tree = api.list_repo_tree(source.repo, recursive=True, revision=source.revision)
@@ -128,7 +131,11 @@ def _attempt(source: HuggingFaceSource, folder: Path, token: str | None, progres
     _check_room(folder, missing)
     log.info("fetching", extra={"repo": source.repo, "files": len(missing), "bytes": sum(missing.values())})
 
+    locks_last = not knows_flock(folder)
+
     def bring(path: str) -> None:
+        if locks_last:
+            await_lock(folder, path, deadline_s)
         if _is_there(folder, path, wanted[path]):  # another pod was faster
             return
         # The hub's library takes whatever is there for the file; what it has of an unfinished one lies elsewhere.
