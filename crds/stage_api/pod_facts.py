@@ -40,8 +40,9 @@ class CapabilityFacts(_Told):
     pipeline: Word = Field("", description="Class of the pipeline.")
     modality: Word = Field("", description="What it makes, such as image.")
     batches: bool = Field(description="Whether requests share the denoiser's calls.")
-    resumable: bool = Field(description="Whether previews can be made of its requests.")
-    reason: Why = Field("", description="Why they can't.")
+    resumable: bool = Field(description="Whether a request can go on elsewhere from where it is.")
+    reason: Why = Field("", description="Why it can't.")
+    previews: bool = Field(False, description="Whether previews can be made of its requests.")
     components: Annotated[tuple[ComponentFacts, ...], Field(strict=False, max_length=MAX_COMPONENTS)] = Field(
         default=(), description="Of each component that is called, the first few."
     )
@@ -65,6 +66,7 @@ class PodFacts(_Told):
             batches=found["batches"],
             resumable=found.get("resumable") is True,
             reason=_text(found.get("reason"), MAX_REASON),
+            previews=found.get("previews") is True,
             components=tuple(
                 ComponentFacts(
                     name=_text(one.get("name"), MAX_WORD),

@@ -16,9 +16,10 @@ from stage_api.config import StageConfig
 from stage_api.devices import Device
 from stage_api.spec import Mode
 from stage_runtime.batching.batcher import Batcher, CallCounts
-from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, Loaded, probe
+from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, probe
 from stage_runtime.batching.step_calls import StepCalls
 from stage_runtime.batching.step_probe import probe as probe_steps
+from stage_runtime.batching.tape import Loaded
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory
@@ -39,12 +40,13 @@ from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import Ask, ModelRunner, OnFault, RunnerOptions
 from stage_runtime.runner.hub import Hub
 from stage_runtime.runner.output import Deliver, OutputFormat, deferred, modality_of
-from stage_runtime.runner.proofs import replay_fault, small_requests, trial
+from stage_runtime.runner.proofs import Replays, replays, small_requests, trial
 from stage_runtime.runner.runner import Runner, RunnerParts
 from stage_runtime.runner.script_factory import ScriptFactory
 from stage_runtime.runner.step_runner import StepRunner
 from stage_runtime.scripts.hooks import CallHook
 from stage_runtime.scripts.known_facts import settle
+from stage_runtime.scripts.progress import Unit
 from stage_runtime.scripts.replay import can_interrupt
 from stage_runtime.scripts.target import Target
 from stage_runtime.worker.extension import Extension, WorkerView
@@ -285,8 +287,8 @@ def pipeline_parts(
         on_fault=on_fault,
         any_failed=None if control is None else control.any_failed,
     )
-    hub = Hub(batcher, frozenset(found.denoisers), found.counts_steps, overlay)
-    factory = ScriptFactory(settled, hub, output.arguments, features)
+    hub = Hub(batcher, frozenset(found.denoisers), found.plan.unit is not Unit.CALL, overlay)
+    factory = ScriptFactory(settled, hub, output.arguments, features, plan=found.plan)
     small = ask_many([PROMPT], SEED, STEPS)
     served = Served(
         found, bool(keepers), lambda call: any(h.needs_solo(call) for h in batcher.hooks), context
@@ -294,13 +296,14 @@ def pipeline_parts(
     result = found.result
     for feature in reversed(features):
         result = _before(feature, served, factory, output, small, result)
-    why = found.impurity or replay_fault(factory, output, small, result)
-    factory.records = why == ""
+    proof = replays(factory, output, small, result)
+    proof = proof._replace(resumed=found.impurity or proof.resumed)
+    factory.records = not all(proof)
     batcher.counts = CallCounts()
     return RunnerParts(
         factory=factory,
         batcher=batcher,
-        capability=_capability(pipeline, found, why),
+        capability=_capability(pipeline, found, proof),
         output=output,
         sample_rate=_sample_rate(pipeline),
         deliver=options.deliver,
@@ -346,15 +349,17 @@ def _agreement(context: ParallelContext | None) -> Callable[[bool], bool]:
     return (lambda verdict: verdict) if context is None else context.control.all_say
 
 
-def _capability(pipeline: Any, found: Findings, why: str) -> Capability:
+def _capability(pipeline: Any, found: Findings, proof: Replays) -> Capability:
     return Capability(
         pipeline=type(pipeline).__name__,
         modality=modality_of(found.result),
         components=tuple(found.components),
         denoisers=found.denoisers,
         early_stop=can_interrupt(pipeline),
-        resumable=why == "",
-        reason=why,
+        resumable=proof.resumed == "",
+        reason=proof.resumed,
+        previews=proof.shown == "",
+        previews_reason=proof.shown,
     )
 
 

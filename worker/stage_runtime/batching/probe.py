@@ -7,12 +7,10 @@ arguments runs alone from then on. So a capability is a measured fact, never a g
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -27,13 +25,12 @@ from stage_runtime.batching.spec import (
     derive_axes,
     padding_for,
 )
+from stage_runtime.batching.tape import Loaded, Tape, Taped, positional, record, run
 from stage_runtime.core.capability import ComponentCapability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
-from stage_runtime.scripts.hooks import CallHook, Run
-from stage_runtime.scripts.isolation import CacheContexts, ProcessorOverlay
-from stage_runtime.scripts.script import Call, Script, components, open_script
+from stage_runtime.scripts.progress import LoopPlan, Unit
 from stage_runtime.scripts.tensor_tree import Path, clone, is_plain, relative_error, tensors
 
 log = logging.getLogger(__name__)
@@ -44,6 +41,8 @@ PROMPT: Final = "a red circle"
 LONG_PROMPT: Final = "two large blue squares on a table beside a window"
 SEED: Final = 1
 STEPS: Final = 2
+MORE_STEPS: Final = 4
+"""Of the run that shows how loops grow with the steps asked for."""
 PAD_BY: Final = 3
 """Tokens of padding that the self-check adds."""
 
@@ -52,35 +51,13 @@ Ask = Callable[[Sequence[str], int, int], dict[str, Any]]
 
 
 @dataclass(slots=True)
-class Taped:
-    """One recorded call: its arguments before it ran, whether the module wrote to them, and what it returned."""
-
-    component: str
-    method: str
-    arguments: dict[str, Any]
-    result: Any
-    wrote: bool
-
-
-@dataclass(slots=True)
-class Tape:
-    """A whole run of the pipeline, call by call."""
-
-    calls: list[Taped] = field(default_factory=list)
-    denoisers: Counter[str] = field(default_factory=Counter)
-    """Components that were called right before a scheduler step."""
-    steps: int = 0
-    result: Any = None
-    disturbed: bool = False
-    """The pipeline put other attention processors on a module."""
-
-
-@dataclass(slots=True)
 class Findings:
     """What the probe found."""
 
     denoisers: tuple[str, ...]
     counts_steps: bool
+    plan: LoopPlan
+    """What its loops are."""
     specs: dict[Method, BatchSpec]
     plain: frozenset[Method]
     """Methods that answer with tensors and plain values only."""
@@ -92,46 +69,10 @@ class Findings:
     """What the pipeline gave for `ask([PROMPT], SEED, STEPS)`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A pipeline with its modules and what keeps their state apart."""
-
-    pipeline: Any
-    modules: Mapping[str, torch.nn.Module]
-    overlay: ProcessorOverlay
-    contexts: CacheContexts
-    hooks: Sequence[CallHook] = ()
-    """Of features: the probe's own calls run inside them, so that the model is probed as it is served."""
-
-    @classmethod
-    def of(cls, pipeline: Any, hooks: Sequence[CallHook] = ()) -> Loaded:
-        """Take the pipeline as it is now for its clean state."""
-        modules = components(pipeline)
-        return cls(pipeline, modules, ProcessorOverlay(modules), CacheContexts.among(modules), hooks)
-
-    @property
-    def name(self) -> str:
-        """The pipeline's class."""
-        return type(self.pipeline).__name__
-
-    def around(self, call: Call) -> AbstractContextManager[object]:
-        """What must hold while this call of a probe runs."""
-        run = Run(self.modules[call.component], call.method, (call,))
-        stack = ExitStack()
-        for hook in (self.contexts, *self.hooks):
-            stack.enter_context(hook.around(run))
-        return stack
-
-    def forget(self, request_id: str) -> None:
-        """Drop what the probe's calls left."""
-        for hook in (self.contexts, *self.hooks):
-            hook.forget(request_id)
-
-
 def probe(loaded: Loaded, ask: Ask) -> Findings:
     """Run the pipeline a few steps and find out. Raises ModelError when it can't be run or calls no component."""
     with torch.no_grad():
-        one = record(loaded, ask([PROMPT], SEED, STEPS))
+        one = _first(loaded, ask)
         if not one.calls:
             raise ModelError(f"{loaded.name} called none of its components")
         reason = ""
@@ -140,64 +81,30 @@ def probe(loaded: Loaded, ask: Ask) -> Findings:
             two = record(loaded, ask([PROMPT, PROMPT], SEED, STEPS))
         except ModelError as why:
             reason = f"it can't make two at once ({why})"
-        other = record(loaded, ask([LONG_PROMPT], SEED + 1, STEPS))
+        other = record(loaded, ask([LONG_PROMPT], SEED + 1, MORE_STEPS))
         return _findings(loaded, one, two, other, reason)
 
 
-def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
-    """A whole run with every component call taped.
-
-    Raises: ModelError with the pipeline's own words; what says that memory ran out, as it is.
-    """
-    tape = Tape()
-    script = open_script(loaded.pipeline, "probe", arguments)
-    script.start()
-    last = ""
-    while not script.done:
-        if isinstance(script.pending, Call):
-            last = script.pending.component
-            _answer(script, script.pending, loaded, tape)
-        else:
-            tape.denoisers[last] += 1
-            script.resume()
-    tape.steps, tape.result, error = script.steps, script.result, script.error
-    script.release()
-    tape.disturbed = tape.disturbed or loaded.overlay.disturbed
-    loaded.overlay.restore()
-    loaded.forget("probe")
-    if error is not None and out_of_memory(error):
-        raise error
-    if error is not None:
-        raise ModelError(f"{loaded.name} can't be run: {words_of(error)}") from error
-    return tape
-
-
-def _answer(script: Script, call: Call, loaded: Loaded, tape: Tape) -> None:
-    module = loaded.modules[call.component]
-    parameters = positional(module, call.method)
-    arguments = {**dict(zip(parameters, call.args, strict=False)), **call.kwargs}
-    before = clone(arguments)
-    versions = [tensor._version for _, tensor in tensors(arguments)]
-    tape.disturbed = tape.disturbed or loaded.overlay.disturbed
+def _first(loaded: Loaded, ask: Ask) -> Tape:
+    """The first run, in tiles where a decoder knows no other way."""
     try:
-        with loaded.around(call):
-            result = run(module, call.method, arguments)
-    except Exception as error:  # noqa: BLE001 - raised again inside the pipeline
-        script.throw(error)
-        return
-    wrote = versions != [tensor._version for _, tensor in tensors(arguments)]
-    tape.calls.append(Taped(call.component, call.method, before, clone(result), wrote))
-    script.resume(result)
+        return record(loaded, ask([PROMPT], SEED, STEPS))
+    except ModelError as error:
+        tile = [t for m in loaded.modules.values() if callable(t := getattr(m, "enable_tiling", None))]
+        if not isinstance(error.__cause__, NotImplementedError) or not tile:
+            raise
+        for enable in tile:
+            enable()
+        log.info("decoding in tiles", extra={"why": words_of(error.__cause__)[:200]})
+        return record(loaded, ask([PROMPT], SEED, STEPS))
 
 
-def run(module: torch.nn.Module, method: str, arguments: dict[str, Any]) -> Any:
-    """Call a module's method with arguments by name."""
-    return module(**arguments) if method == "forward" else getattr(module, method)(**arguments)
-
-
-def positional(module: torch.nn.Module, method: str) -> tuple[str, ...]:
-    """Names of a method's parameters, in order."""
-    return tuple(inspect.signature(getattr(module, method)).parameters)
+def _plan(one: Tape, other: Tape) -> LoopPlan:
+    if any(one.loops):
+        return LoopPlan.measured(Unit.LOOP, (STEPS, one.loops), (MORE_STEPS, other.loops))
+    if one.steps:
+        return LoopPlan.measured(Unit.SCHEDULER, (STEPS, [one.steps]), (MORE_STEPS, [other.steps]))
+    return LoopPlan(Unit.CALL)
 
 
 def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: str) -> Findings:
@@ -227,14 +134,29 @@ def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: 
             if impure or two is None:
                 raise Unmergeable(impure or reason)
             spec = _checked(module, _derive(module, mine, _of(two, method)), mine, theirs)
-        except Unmergeable as why:
-            capabilities.append(ComponentCapability(name=name, merges=False, reason=str(why)))
+        except Exception as why:
+            if out_of_memory(why):
+                raise
+            told = (
+                str(why) if isinstance(why, Unmergeable) else f"its calls can't be compared: {words_of(why)}"
+            )
+            capabilities.append(ComponentCapability(name=name, merges=False, reason=told[:300]))
         else:
             specs[method] = spec
             ragged = spec.padding is not None or spec.ragged_lists
             capabilities.append(ComponentCapability(name=name, merges=True, ragged=ragged))
     impurity = "; ".join(faults)
-    return Findings(denoisers, counts_steps, specs, plain, capabilities, impurity, one.disturbed, one.result)
+    return Findings(
+        denoisers,
+        counts_steps,
+        _plan(one, other),
+        specs,
+        plain,
+        capabilities,
+        impurity,
+        one.disturbed,
+        one.result,
+    )
 
 
 def _of(tape: Tape, method: Method) -> list[Taped]:
@@ -245,9 +167,18 @@ def _impurity(module: torch.nn.Module, calls: list[Taped]) -> str:
     """Why a module's answers can't be relied on to depend on its arguments alone; empty when they do."""
     if any(call.wrote for call in calls):
         return "writes to its arguments"
+    if any(call.own_processors for call in calls):
+        # Asked again without them it would answer otherwise, and with them it is one request's alone.
+        return "is called with attention processors that each request brings"
     first, second = calls[0], calls[-1]
-    run(module, second.method, clone(second.arguments))
-    if relative_error(run(module, first.method, clone(first.arguments)), first.result) != 0.0:
+    try:
+        run(module, second.method, clone(second.arguments))
+        again = run(module, first.method, clone(first.arguments))
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        return f"can't be asked the same again ({words_of(error)[:200]})"
+    if relative_error(again, first.result) != 0.0:
         return "answers the same call differently the second time"
     return ""
 

@@ -28,9 +28,13 @@ class Capability(Struct, frozen=True, kw_only=True):
     denoisers: tuple[str, ...]
     early_stop: bool
     resumable: bool
-    """Previews, preemption and resuming work: no component keeps state between calls."""
+    """Preemption and resuming work: no component keeps state between calls."""
     reason: str = ""
     """Why it is not resumable; empty when it is."""
+    previews: bool = True
+    """A picture can be shown after any step."""
+    previews_reason: str = ""
+    """Why none can; empty when they can."""
 
     @property
     def batches(self) -> bool:

@@ -111,8 +111,8 @@ def _abilities(config: StageConfig, card: Mapping[str, Any]) -> Iterator[str]:
         how = "calls are merged" if part["merges"] else f"calls run alone: {part['reason']}"
         ragged = ", also for prompts of different lengths" if part["ragged"] else ""
         yield f"{part['name']}: {how}{ragged}"
-    if not found["resumable"]:
-        yield f"no previews: {found['reason']}"
+    if not found["previews"]:
+        yield f"no previews: {found['previews_reason']}"
 
 
 def _say(text: str) -> None:

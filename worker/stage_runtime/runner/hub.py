@@ -38,7 +38,7 @@ class Hub:
     """Owns the scripts of running requests.
 
     `denoisers` are the components whose calls make the steps, as found by the probe. `counts_steps` is False for a
-    pipeline that never calls `scheduler.step`: there each denoiser call is a step.
+    pipeline that neither shows a progress bar nor calls `scheduler.step`: there each denoiser call is a turn.
     """
 
     target: Target
@@ -74,17 +74,18 @@ class Hub:
             return STEP
         if isinstance(pending, Call) and pending.component in self.denoisers and pending.method == "forward":
             return DENOISE
-        return PREPARE if script.steps == 0 else DECODE
+        # Beside the denoiser other components may be called in a loop, and before the next one.
+        return PREPARE if script.turns == 0 or script.progress.in_loop else DECODE
 
     @torch.no_grad()
     def tick(self, request_ids: Iterable[str]) -> bool:
-        """Advance each request by one denoise step: newcomers prepare before it, finishers decode after it.
+        """Advance each request by one turn of its loop: newcomers prepare before it, finishers decode after it.
 
         Returns True when each has stepped or ended; False when those that are left wait for answers that are not
         there yet. They go on with the next tick.
         """
         movers = self._started(request_ids)
-        before = {script.request_id: max(script.steps, script.replays) for script in movers}
+        before = {script.request_id: max(script.turns, script.replays) for script in movers}
         while movers := [s for s in movers if not s.done and not self._has_stepped(s, before[s.request_id])]:
             if not self._advance(movers):
                 return False
@@ -195,7 +196,7 @@ class Hub:
 
     def _resume(self, call: Call, value: object) -> None:
         if not self.counts_steps and call.component in self.denoisers and call.method == "forward":
-            call.script.steps += 1
+            call.script.progress.turn(0)
         with self._as(call.script):
             call.script.resume(value)
 
@@ -204,4 +205,4 @@ class Hub:
         return _NOTHING if self.overlay is None else self.overlay.inside(script.request_id)
 
     def _has_stepped(self, script: Script, before: int) -> bool:
-        return script.steps > before and self.phase(script) == DENOISE
+        return script.turns > before and self.phase(script) == DENOISE

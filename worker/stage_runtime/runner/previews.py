@@ -53,22 +53,26 @@ class Previews:
     """The last step that a preview was begun for, by request."""
 
     def due(self, request: Request, script: Script) -> bool:
-        """True at a step after which one was asked for, once the script waits there for its denoiser."""
-        step = script.steps
+        """True past a step after which one was asked for, once the script waits there for its denoiser."""
+        step = self._reached(request, script)
         return (
-            step in request.preview_steps
-            and step > self._steps.get(request.request_id, 0)
+            step > self._steps.get(request.request_id, 0)
             and not script.done
             and not self.factory.hub.asks(script)
         )
 
     def begin(self, request: Request, script: Script, checkpoint: Checkpoint) -> None:
         """Decode that checkpoint of the request."""
-        step = self._steps[request.request_id] = script.steps
+        step = self._steps[request.request_id] = self._reached(request, script)
         name = f"{request.request_id}/preview-{step}"
         generator = generator_of(request, self.factory.pipeline.device)
         own = self.factory.open(name, request.arguments, generator, checkpoint, decode_only=True)
         self._begun[name] = _Begun(request, step, own)
+
+    @staticmethod
+    def _reached(request: Request, script: Script) -> int:
+        """The latest step that is done and after which one was asked for; 0: none yet."""
+        return max((step for step in request.preview_steps if step <= script.steps), default=0)
 
     def draw(self) -> dict[str, Preview]:
         """Those that are done, by request: one each."""

@@ -6,7 +6,8 @@ The request is played on the hub and through the targets that serve later, so wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -17,7 +18,7 @@ from stage_runtime.runner.base import Ask
 from stage_runtime.runner.hub import DECODE
 from stage_runtime.runner.output import OutputFormat, differs
 from stage_runtime.runner.script_factory import ScriptFactory
-from stage_runtime.scripts.replay import Checkpoint, Recording
+from stage_runtime.scripts.replay import Checkpoint, Recording, can_interrupt, interrupt
 from stage_runtime.scripts.script import Script
 
 TRIAL: Final = "trial"
@@ -56,41 +57,70 @@ def trial(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, wa
     return result, differs(output.convert(result, None), output.convert(want, None))
 
 
-def replay_fault(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any) -> str:
-    """Why a request can't be resumed bitwise or decoded at any step; "" if it can. `want`: what it gives whole.
+class Replays(NamedTuple):
+    """Why a request can't be resumed bitwise, and why it can't be shown on its way; "" where it can."""
 
-    Sets `one_step_calls` of the factory.
-    """
-    if factory.hub.overlay is not None:
-        return "it puts attention processors on the model"
+    resumed: str
+    shown: str
+
+
+def replays(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any) -> Replays:
+    """What replays are good for. `want`: what the small request gives whole. Sets `one_step_calls` of the factory."""
     try:
-        return _played_again(factory, output, arguments, want)
+        middle, last = _checkpoints(factory, arguments)
+        interrupted = _interrupted(factory, arguments)
     except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
-        return f"a replay failed: {words_of(error)}"[:300]
+        why = f"a replay failed: {words_of(error)}"[:300]
+        return Replays(why, why)
     finally:
         factory.forget(REPLAY)
 
+    def fault(start: Checkpoint, wanted: Any, what: str, *, decode_only: bool) -> str:
+        try:
+            why = _differs(factory, output, arguments, start, wanted, decode_only=decode_only)
+        except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
+            why = f"failed: {words_of(error)}"[:300]
+        finally:
+            factory.forget(REPLAY)
+        return why and f"a request {what} {why}"
 
-def _played_again(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any) -> str:
-    """Run, take checkpoints in the middle and at the end, and play both again; what differs, or ""."""
+    shown = fault(last, want, "decoded from its last step", decode_only=True) if last is not None else ""
+    if not shown and interrupted is not None:
+        shown = fault(middle, interrupted, "decoded from a step in the middle", decode_only=True)
+    if factory.hub.overlay is not None:
+        return Replays("it puts attention processors on the model", shown)
+    return Replays(fault(middle, want, "resumed", decode_only=False), shown)
+
+
+def _checkpoints(factory: ScriptFactory, arguments: Arguments) -> tuple[Checkpoint, Checkpoint | None]:
+    """Of one in its middle and at its end; None where no component is called after the last step."""
     hub = factory.hub
     script = _opened(factory, REPLAY, arguments)
     recording = script.watcher
     assert isinstance(recording, Recording)
-    while not hub.tick([REPLAY]):
-        hub.await_answer()
+    while not factory.hub.tick([REPLAY]):
+        factory.hub.await_answer()
     factory.one_step_calls = recording.first_step_calls
     middle = recording.checkpoint(script)
     while not script.done and (script.steps < STEPS or hub.phase(script) < DECODE):
         hub.serve([script])
-    # without a component call after the last step there is no place to take one
     last = None if script.done else recording.checkpoint(script)
     factory.forget(REPLAY)
-    if fault := _differs(factory, output, arguments, middle, want, decode_only=False):
-        return f"a request resumed {fault}"
-    if last is not None and (fault := _differs(factory, output, arguments, last, want, decode_only=True)):
-        return f"a request decoded from its last step {fault}"
-    return ""
+    return middle, last
+
+
+def _interrupted(factory: ScriptFactory, arguments: Arguments) -> Any:
+    """What a request makes that is interrupted after its first turn; None of a pipeline that can't be."""
+    if not can_interrupt(factory.pipeline):
+        return None
+    script = _opened(factory, REPLAY, arguments)
+    script.progress.on_turn = partial(interrupt, script.pipeline)
+    factory.hub.run([REPLAY])
+    result, error = script.result, script.error
+    factory.forget(REPLAY)
+    if error is not None:
+        raise error
+    return result
 
 
 def _differs(
@@ -104,11 +134,9 @@ def _differs(
 ) -> str:
     script = _opened(factory, REPLAY, arguments, start, decode_only=decode_only)
     factory.hub.run([REPLAY])
-    result, error = script.result, script.error
-    factory.forget(REPLAY)
-    if error is not None:
-        return f"failed: {words_of(error)}"[:300]
-    same = output.convert(result, None) == output.convert(want, None)
+    if script.error is not None:
+        return f"failed: {words_of(script.error)}"[:300]
+    same = output.convert(script.result, None) == output.convert(want, None)
     return "" if same else "gives another picture"
 
 

@@ -144,6 +144,9 @@ class Runner:
         """How far a running request is. Raises InvalidRequest when the pipeline is not resumable."""
         if not self.capability.resumable:
             raise InvalidRequest(f"{self.capability.pipeline} can't be resumed: {self.capability.reason}")
+        return self._checkpoint(request_id)
+
+    def _checkpoint(self, request_id: str) -> Checkpoint:
         return self._recordings[request_id].checkpoint(self._hub.scripts[request_id])
 
     def outstanding(self) -> dict[str, int]:
@@ -190,11 +193,11 @@ class Runner:
 
     def _draw_previews(self, request_ids: Sequence[str]) -> dict[str, Preview]:
         """Pictures of requests that are past a step after which one was asked for."""
-        if self.capability.resumable:
+        if self.capability.previews:
             for request_id in request_ids:
                 request, script = self._requests[request_id], self._hub.scripts[request_id]
                 if request.preview_steps and self._previews.due(request, script):
-                    self._previews.begin(request, script, self.checkpoint(request_id))
+                    self._previews.begin(request, script, self._checkpoint(request_id))
         return self._previews.draw()
 
     def _agree_on_ends(self, control: Lockstep, request_ids: Sequence[str]) -> None:

@@ -10,10 +10,12 @@ import torch
 
 from stage_runtime.core.request import Request
 from stage_runtime.runner.hub import Hub
+from stage_runtime.scripts.progress import SCHEDULER_STEPS, LoopPlan, Progress
 from stage_runtime.scripts.replay import Checkpoint, Recording, can_interrupt
 from stage_runtime.scripts.script import Script, open_script
 
-STEPS_ARGUMENT: Final = "num_inference_steps"
+STEPS_ARGUMENTS: Final = ("num_inference_steps", "decoder_num_inference_steps")
+"""What pipelines call the number of steps."""
 
 
 class Attendant(Protocol):
@@ -42,6 +44,8 @@ class ScriptFactory:
     attendants: Sequence[Attendant] = ()
     records: bool = True
     """Scripts are recorded: true while that is being proven, then as the proof found."""
+    plan: LoopPlan = SCHEDULER_STEPS
+    """What the pipeline's loops are, as the probe found."""
     one_step_calls: int = 0
     """Component calls up to the end of a first step, as the proof found."""
 
@@ -57,12 +61,16 @@ class ScriptFactory:
     ) -> Script:
         """A script on the hub, that goes on from `start`. `decode_only` decodes its latents and does nothing else."""
         asked = {**arguments, **self.arguments, "generator": generator}
+        steps_argument = next(
+            (argument for argument in STEPS_ARGUMENTS if argument in asked), STEPS_ARGUMENTS[0]
+        )
         if decode_only and start is not None and not can_interrupt(self.pipeline):
-            asked[STEPS_ARGUMENT], start = 1, start.shortened(self.one_step_calls)
-        script = open_script(self.pipeline, name, asked)
+            asked[steps_argument], start = 1, start.shortened(self.one_step_calls)
+        steps = request.steps if request is not None else asked.get(steps_argument, 0)
+        script = open_script(self.pipeline, name, asked, Progress(self.plan, steps))
         if self.records:
             script.watcher = Recording(self.hub.denoisers, [generator], start, decode_only=decode_only)
-            script.replays = start.steps if start is not None else 0
+            script.replays = start.turns if start is not None else 0
         for attendant in self.attendants:
             attendant.attend(script, request)
         self.hub.add(script)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from stage_runtime.core.errors import InternalError
+from stage_runtime.scripts.intercepted import Intercepted
 from stage_runtime.scripts.script import (
     Call,
-    InterceptedStep,
     Script,
     Together,
     is_pipeline,
@@ -36,6 +36,9 @@ class Checkpoint:
     """How far a request is. Independent in size of how far that is, but for a few bytes of shapes a call."""
 
     steps: int
+    """Done of those that its client asked for."""
+    turns: int
+    """Done of the pipeline's loops."""
     answers: tuple[Any, ...]
     """Shapes of what each component call returned, in order."""
     step_results: tuple[Any, ...]
@@ -49,17 +52,27 @@ class Checkpoint:
     @property
     def latents(self) -> Any:
         """What the last scheduler step returned."""
-        return self.kept[self.steps - 1][0]
+        return self.kept[self.scheduler_steps - 1][0]
+
+    @property
+    def scheduler_steps(self) -> int:
+        """Steps that the schedulers have made, one or several a turn."""
+        return len(self.step_results)
 
     def shortened(self, denoiser_calls: int) -> Checkpoint:
         """The same latents as if one step had been asked for, for pipelines that can't be interrupted."""
         return replace(
             self,
             steps=1,
+            turns=1,
             answers=self.answers[:denoiser_calls],
-            step_results=self.step_results[:1],
-            kept={0: self.kept[self.steps - 1]},
+            step_results=((denoiser_calls, self.step_results[0][1]),),
+            kept={0: self.kept[self.scheduler_steps - 1]},
         )
+
+    def up_to_last_step(self) -> Checkpoint:
+        """Without the answers that came after the last scheduler step, which decoding it doesn't ask for."""
+        return replace(self, answers=self.answers[: self.step_results[-1][0]])
 
 
 class Recording:
@@ -91,6 +104,8 @@ class Recording:
         *,
         decode_only: bool = False,
     ) -> None:
+        if decode_only and start is not None:
+            start = start.up_to_last_step()
         self._denoisers, self._generators, self._start, self._decode_only = (
             denoisers,
             generators,
@@ -152,14 +167,14 @@ class Recording:
         who = self._index(scheduler)
         step = len(self._step_results)
         start = self._start
-        if start is not None and step < start.steps:
+        if start is not None and step < start.scheduler_steps:
             return self._replay_step(script, start, who, step)
         result = real()
         self._keep(who, step, result, tuple(generator.get_state() for generator in self._generators))
         return result
 
     def _replay_step(self, script: Script, start: Checkpoint, who: int, step: int) -> Any:
-        if step == start.steps - 1:
+        if step == start.scheduler_steps - 1:
             self._put_back(script, start)
         kept = start.kept.get(step)
         if kept is None:
@@ -215,7 +230,8 @@ class Recording:
             )
         guiders = stateful_parts(script.pipeline)[1]
         return Checkpoint(
-            steps=len(self._step_results),
+            steps=script.steps,
+            turns=script.turns,
             answers=tuple(self._answers),
             step_results=tuple(self._step_results),
             kept={step: (clone(result), noise) for step, (result, noise) in self._taken.items()},
@@ -226,9 +242,7 @@ class Recording:
 
 def _state(part: Any) -> dict[str, Any]:
     return {
-        name: copy.deepcopy(value)
-        for name, value in vars(part).items()
-        if not isinstance(value, InterceptedStep)
+        name: copy.deepcopy(value) for name, value in vars(part).items() if not isinstance(value, Intercepted)
     }
 
 

@@ -24,6 +24,8 @@ import torch
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import RequestFailed
 from stage_runtime.scripts.finite import check_finite
+from stage_runtime.scripts.intercepted import intercept, own_step
+from stage_runtime.scripts.progress import LoopBar, Progress
 
 PARKING_METHODS: Final = ("decode", "encode")
 """Methods, beside the forward pass itself, whose calls park."""
@@ -115,26 +117,26 @@ class Script:
         "pipeline",
         "play",
         "prepared_s",
+        "progress",
         "replays",
         "request_id",
         "result",
-        "steps",
         "watcher",
     )
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, progress: Progress | None = None) -> None:
         self.request_id = request_id
+        self.progress = progress or Progress()
         self.pipeline: Any = None
         self.play: Callable[[], Any] = lambda: None
         self.pending: Call | AtStep | None = None
         self.result: Any = None
         self.error: Exception | None = None
         self.done = False
-        self.steps = 0
         self.began_s = self.prepared_s = self.denoised_s = self.ended_s = 0.0
         """Where it was when, on the performance counter; the hub notes the middle two. 0: not there yet."""
         self.replays = 0
-        """Steps at the start that are replayed: they are no progress, and a tick runs through them."""
+        """Turns at the start that are replayed: they are no progress, and a tick runs through them."""
         self.watcher: Watcher | None = None
         self.deferral: Deferral | None = None
         self._unchecked: Any = None
@@ -156,6 +158,16 @@ class Script:
         finally:
             self.done, self.pending, self.ended_s = True, None, time.perf_counter()
             self._unchecked = None
+
+    @property
+    def steps(self) -> int:
+        """Steps done of those asked for."""
+        return self.progress.steps
+
+    @property
+    def turns(self) -> int:
+        """Turns done of the pipeline's loops."""
+        return self.progress.turns
 
     @property
     def started(self) -> bool:
@@ -194,9 +206,9 @@ class Script:
         if self.deferral is not None:
             args, kwargs = self.deferral.real((args, kwargs))
         self.park(AT_STEP)
-        real = functools.partial(type(scheduler).step, scheduler, *args, **kwargs)
+        real = functools.partial(own_step, scheduler, *args, **kwargs)
         answer = real() if self.watcher is None else self.watcher.stepped(self, scheduler, real)
-        self.steps += 1
+        self.progress.stepped()
         self._unchecked = answer
         return answer
 
@@ -293,24 +305,6 @@ class ComponentProxy:
         object.__setattr__(self, "_guider", guider)
 
 
-class InterceptedStep:
-    """Stands in a scheduler's instance as `step`. The scheduler's class stays what it is, since pipelines compare
-    types, and a deep copy of the scheduler gets a `step` of its own."""
-
-    def __init__(self, script: Script, scheduler: Any) -> None:
-        self.script, self.scheduler = script, scheduler
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.script.step(self.scheduler, args, kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> InterceptedStep:
-        return InterceptedStep(self.script, memo[id(self.scheduler)])
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(type(self.scheduler).step.__get__(self.scheduler))
-
-
 def is_pipeline(value: Any) -> bool:
     """True for a pipeline, also one nested in another."""
     return hasattr(type(value), "maybe_free_model_hooks") and hasattr(type(value), "components")
@@ -359,17 +353,22 @@ def private_pipeline(pipeline: Any, script: Script, prefix: str = "") -> Any:
     own = copy.copy(pipeline)
     own.__dict__ = dict(vars(pipeline))
     facts: Mapping[str, Mapping[str, Any]] = getattr(type(pipeline), "module_facts", {})
+    own.__dict__["progress_bar"] = functools.partial(_loop_bar, script.progress)
     for name, value in vars(pipeline).items():
         if isinstance(value, torch.nn.Module):
             own.__dict__[name] = ComponentProxy(value, script, prefix + name, facts.get(name, {}))
         elif _is_scheduler(value):
             scheduler = own.__dict__[name] = copy.deepcopy(value)
-            scheduler.__dict__["step"] = InterceptedStep(script, scheduler)
+            intercept(scheduler, script)
         elif _is_guider(value):
             own.__dict__[name] = _private_guider(value)
         elif name != "_components_manager" and is_pipeline(value):
             own.__dict__[name] = private_pipeline(value, script, f"{prefix}{name}.")
     return own
+
+
+def _loop_bar(progress: Progress, iterable: Any = None, total: int | None = None, **_drawing: Any) -> LoopBar:
+    return LoopBar(progress, iterable, total)
 
 
 def _private_guider(guider: Any) -> Any:
@@ -382,9 +381,11 @@ def _private_guider(guider: Any) -> Any:
     return own
 
 
-def open_script(pipeline: Any, request_id: str, arguments: Mapping[str, Any]) -> Script:
-    """A script, not started yet, that runs `pipeline(**arguments)` for one request."""
-    script = Script(request_id)
+def open_script(
+    pipeline: Any, request_id: str, arguments: Mapping[str, Any], progress: Progress | None = None
+) -> Script:
+    """A script, not started yet, that runs `pipeline(**arguments)` for one request, counting in `progress`."""
+    script = Script(request_id, progress)
     script.pipeline = private_pipeline(pipeline, script)
     script.play = functools.partial(script.pipeline, **arguments)
     return script

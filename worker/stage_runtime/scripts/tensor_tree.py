@@ -162,7 +162,8 @@ def relative_error(got: Any, want: Any) -> float:
             return float("inf")
         if a.numel() == 0:
             continue
-        finite = b[b.isfinite()] if b.is_floating_point() else b.new_ones(1)
+        a, b = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (a, b))
+        finite = b[b.isfinite()] if b.is_floating_point() else torch.ones(1)
         scale = finite.abs().max().item() if finite.numel() else 1.0
         alike = (a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b
         gap = (a.to(torch.float64) - b.to(torch.float64)).masked_fill(alike, 0.0).abs().max().item()

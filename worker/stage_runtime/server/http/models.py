@@ -67,6 +67,8 @@ def _found(stage: StageClient) -> dict[str, Any] | None:
         "early_stop": found.early_stop,
         "resumable": found.resumable,
         "reason": found.reason,
+        "previews": found.previews,
+        "previews_reason": found.previews_reason,
         "components": [
             {"name": part.name, "merges": part.merges, "ragged": part.ragged, "reason": part.reason}
             for part in found.components
