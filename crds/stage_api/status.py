@@ -32,7 +32,7 @@ FACTS_KNOWN: Final = "FactsKnown"
 
 CONDITIONS: Final = {
     ACCEPTED: "The spec is valid, and this version and this cluster can carry it out.",
-    READY: "Every replica serves, with the spec as it is now.",
+    READY: "Every replica serves, with the spec as it is now, or as `rollout.partition` keeps it.",
     AVAILABLE: "At least one replica serves.",
     PROGRESSING: "Replicas are being started, replaced or removed.",
     DEGRADED: "Something keeps replicas from serving; the worst of it is told.",

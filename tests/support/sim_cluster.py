@@ -218,12 +218,8 @@ class SimCluster:
     def fail_closed(self) -> None:
         """End what runs and misses a pod of its life that ran."""
         for pod in self._on_live_nodes():
-            labels = pod["metadata"]["labels"]
-            others = [
-                other
-                for other in self.of(int(labels[names.LABEL_REPLICA]))
-                if other["metadata"]["labels"][names.LABEL_EPOCH] == labels[names.LABEL_EPOCH]
-            ]
+            life, _, _ = pod["metadata"]["name"].rpartition("-")
+            others = [other for name, other in self.pods.items() if name.rpartition("-")[0] == life]
             off = any(
                 other["status"]["phase"] == "Failed" or other["spec"].get("nodeName") in self.off
                 for other in others

@@ -5,7 +5,7 @@ Conditions carry the meaning. One keeps its time until its status changes, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from stage_api.status import Condition, ConditionStatus, FactsStatus
 from stage_operator.decide import moments, told_by_pods
 from stage_operator.decide.remembered_status import time_text
 from stage_operator.decide.replica import LIVE, Replica
-from stage_operator.decide.rollout import Settled, Wish, begun_since, served_since
+from stage_operator.decide.rollout import Settled, Stop, Wish, begun_since, served_since
 from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import Sight, Trouble, unix_s
 from stage_operator.values import Refusal
@@ -132,29 +132,6 @@ def merged(
     return tuple(old.values())
 
 
-def phase(view: View, found: Mapping[str, Finding]) -> str:
-    """The stage in a word, for a table."""
-    wanted = view.wish.replicas
-    phases = {replica.phase for replica in view.replicas}
-    if found[st.SUSPENDED].holds:
-        return "Suspended"
-    if found[st.FAILED].holds:
-        return "Failed"
-    if found[st.ACCEPTED].holds is False:
-        return "Refused"
-    if found[st.PROGRESSING].reason == ROLLING_OUT:
-        return "Updating"
-    if view.serving >= wanted:
-        return "Degraded" if found[st.DEGRADED].holds else "Ready" if found[st.READY].holds else "Updating"
-    if ReplicaPhase.BACK_OFF in phases:
-        return "BackOff"
-    if ReplicaPhase.TERMINATING in phases or any(one.life.history.consecutive for one in view.standing):
-        return "Restarting"
-    if found[st.DEGRADED].holds or (view.serving and ReplicaPhase.NOT_READY in phases):
-        return "Degraded"
-    return "Starting" if ReplicaPhase.STARTING in phases else "Provisioning" if view.standing else "Pending"
-
-
 def selector(stage: str) -> str:
     """Selector of the pods that serve."""
     return f"{names.LABEL_STAGE}={stage},{names.LABEL_RANK0}=true"
@@ -236,21 +213,34 @@ def _available(view: View) -> Finding:
 
 def _progressing(view: View) -> Finding:
     settled, rollout = view.settled, view.wish.spec.rollout
-    text = f"{view.updated} of {view.wish.replicas} replicas have the spec as it is now"
+    text = _updated(view)
     if settled.halted:
         why = "new replicas fail; change the spec, or apply the old one again"
         return Finding(st.PROGRESSING, False, ROLLOUT_HALTED, f"{text}; {why}")
     if settled.outdated and rollout.paused:
         return Finding(st.PROGRESSING, False, "RolloutPaused", text)
     if not settled.outdated and _is_settled(view):
-        return Finding(st.PROGRESSING, False, "Complete")
+        return Finding(st.PROGRESSING, False, "Complete", _kept_back(view))
     if _is_stuck(view):
         return Finding(
             st.PROGRESSING, False, DEADLINE_EXCEEDED, f"{text}, and nothing has moved for too long"
         )
     was = _before(view, st.PROGRESSING)
-    rolling = settled.outdated or (was is not None and was.reason == ROLLING_OUT)
+    # A stage of one replica has none left to replace as soon as it is ended.
+    replaced = any(why in (Stop.REPLACED, Stop.LIFTED) for why in settled.stopped.values())
+    rolling = settled.outdated or replaced or (was is not None and was.reason == ROLLING_OUT)
     return Finding(st.PROGRESSING, True, ROLLING_OUT if rolling else "ReplicasChanging", text)
+
+
+def _updated(view: View) -> str:
+    return f"{view.updated} of {view.wish.replicas} replicas have the spec as it is now"
+
+
+def _kept_back(view: View) -> str:
+    """That some replicas are to keep an older spec, if so."""
+    if view.updated >= view.wish.replicas:
+        return ""
+    return f"{_updated(view)}; spec.rollout.partition keeps those below {view.wish.spec.rollout.partition} as they are"
 
 
 def _is_settled(view: View) -> bool:
@@ -304,15 +294,34 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
         if lame is not None:
             yield lame.reason, f"pod {name}: {lame.message}; {_SIDECAR_ADVICE}"
     if not view.wish.spec.suspend:
-        yield from (("ReplicaFailing", told(one)) for one in view.replicas if _is_failing(one))
+        yield from ((_why_lost(one), told(one)) for one in view.replicas if one.is_lost)
+    yield from (trouble for one in view.standing for trouble in _not_ready(view, one))
     for name, trouble in _unschedulable(view):
         limit_s = view.wish.spec.gang.schedule_timeout_seconds
         if trouble.since_s is not None and view.timer.due(trouble.since_s + limit_s):
             yield UNSCHEDULABLE, f"pod {name} finds no node: {trouble.message}"
 
 
-def _is_failing(replica: Replica) -> bool:
-    return not replica.ready and replica.life.history.consecutive > 0
+def _why_lost(replica: Replica) -> str:
+    last = replica.life.history.last
+    disturbed = last is not None and last.reason is not None and last.reason.is_disruption
+    return "ReplicaDisrupted" if disturbed else "ReplicaFailing"
+
+
+def _not_ready(view: View, replica: Replica) -> Iterator[tuple[str, str]]:
+    """What is known of a replica that served in this life and doesn't any more."""
+    if replica.phase is not ReplicaPhase.NOT_READY:
+        return
+    grace_s = view.wish.spec.failure_policy.node_lost.grace_seconds
+    for pod in (pod for pod in replica.pods if pod.ready_since_s is None):
+        node = view.sight.node_of(pod)
+        if node is not None and node.not_ready_since_s is not None:
+            text = f"node {node.name} doesn't answer; after {grace_s} s its replicas begin another life"
+            yield "NodeNotReady", f"pod {pod.name}: {text}"
+        elif pod.ended is not None:
+            yield "ReplicaNotReady", f"pod {pod.name} has ended, and why may be known by the others' ends"
+        else:
+            yield "ReplicaNotReady", f"pod {pod.name} is not ready"
 
 
 def told(replica: Replica) -> str:
@@ -344,15 +353,18 @@ def _ready(view: View, degraded: Finding) -> Finding:
     wanted, serving = view.wish.replicas, view.serving
     if view.wish.spec.suspend:
         return Finding(st.READY, False, "Suspended")
+    if wanted == 0:
+        left = len(view.replicas)
+        text = f"replicas that still end: {left}" if left else ""
+        return Finding(st.READY, not left, "ReplicasEnding" if left else "NoReplicasWanted", text)
     if serving < wanted:
         reason = degraded.reason if degraded.holds else "ReplicasNotReady"
         text = f"{serving} of {wanted} replicas serve"
         more = f"; {degraded.message}" if degraded.holds else told_by_pods.starts(view.replicas, view.said)
         return Finding(st.READY, False, reason, text + more)
     if view.settled.outdated:
-        text = f"{view.updated} of {wanted} replicas have the spec as it is now"
-        return Finding(st.READY, False, ROLLING_OUT, text)
-    return Finding(st.READY, True, "ReplicasReady" if wanted else "NoReplicasWanted")
+        return Finding(st.READY, False, ROLLING_OUT, _updated(view))
+    return Finding(st.READY, True, "ReplicasReady", _kept_back(view))
 
 
 def _unschedulable(view: View) -> Iterator[tuple[str, Trouble]]:

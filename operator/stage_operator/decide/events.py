@@ -27,8 +27,9 @@ from stage_operator.values import Emit
 _WARN_WHEN_FALSE: Final = frozenset({st.ACCEPTED, st.SCHEDULED})
 _WARN_WHEN_TRUE: Final = frozenset({st.DEGRADED})
 _STUCK: Final = frozenset({ROLLOUT_HALTED, DEADLINE_EXCEEDED})
-_TOLD_ALREADY: Final = frozenset({POD_INVALID, "ReplicaHeld", "ReplicaFailing"})
+_TOLD_ALREADY: Final = frozenset({POD_INVALID, "ReplicaHeld", "ReplicaFailing", "ReplicaDisrupted"})
 """What the stage's acceptance, or its replicas, say in an event of their own."""
+_ALL: Final = "every replica has the spec as it is now"
 
 
 def of_replicas(
@@ -48,7 +49,7 @@ def of_replicas(
     for index, why in sorted(stopped.items()):
         if why is Stop.NODE_DRAINED:
             yield Emit("Normal", "ReplicaMoved", f"replica {index} moves, since {why}", stage)
-        elif why is Stop.NO_ROOM:
+        elif why in (Stop.NO_ROOM, Stop.NO_VOLUME):
             text = f"replica {index} is given up, since {why}; another one is replaced in its place"
             yield Emit("Warning", "NoRoomToSurge", text, stage)
 
@@ -81,7 +82,7 @@ def _progress(was: Condition | None, finding: Finding, stage: Mapping[str, Any])
     elif finding.reason == ROLLING_OUT:
         yield Emit("Normal", "RolloutStarted", finding.message, stage)
     elif was is not None and was.reason == ROLLING_OUT and finding.reason == "Complete":
-        yield Emit("Normal", "RolloutFinished", "every replica has the spec as it is now", stage)
+        yield Emit("Normal", "RolloutFinished", finding.message or _ALL, stage)
 
 
 def _held(condition: Condition) -> bool:

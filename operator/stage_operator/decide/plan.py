@@ -29,6 +29,7 @@ from stage_operator.decide.rollout import (
     spelled_revision,
     wanted_revision,
 )
+from stage_operator.decide.stage_phase import phase
 from stage_operator.decide.timer import Timer
 from stage_operator.decide.views import Sight, observe
 from stage_operator.manifests.refusal import refused
@@ -183,7 +184,7 @@ class _Planning:
             conditions=conditions.merged(before.conditions, found.values(), generation, self.timer.now_s),
             observed_generation=generation,
             model=self.stage.served_name,
-            phase=conditions.phase(view, found),
+            phase=phase(view, found),
             replicas=len(view.replicas),
             ready_replicas=view.serving,
             ready=f"{view.serving}/{self.wish.replicas}",

@@ -84,6 +84,17 @@ class Replica:
         return self.life.phase is ReplicaPhase.READY
 
     @property
+    def is_lost(self) -> bool:
+        """Whether a life of it ended that nobody wanted to end, and it has not come back yet."""
+        history = self.life.history
+        if history.epoch is None or self.phase is ReplicaPhase.HELD:
+            return False
+        if self.phase in LIVE:
+            comes_back = history.epoch == self.life.epoch - 1 and history.restart_at_s is not None
+            return comes_back and self.phase not in ONCE_READY
+        return history.epoch == self.life.epoch and self.phase is not ReplicaPhase.SUSPENDED
+
+    @property
     def ready_since_s(self) -> float | None:
         """Since when all its pods have been ready; None if they aren't all."""
         since = [pod.ready_since_s for pod in self.pods]

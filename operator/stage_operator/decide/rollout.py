@@ -22,7 +22,7 @@ from stage_api.stage import DiffusionStage
 from stage_operator.decide import moments
 from stage_operator.decide.replica import LIVE, WHOLE, Life, Replica, begun, is_vacant, stopped
 from stage_operator.decide.timer import Timer
-from stage_operator.decide.views import DRAIN_TAINTS, Sight
+from stage_operator.decide.views import DRAIN_TAINTS, PodView, Sight
 
 NO_ROOM_S: Final = 60
 """A replica beyond `replicas` that finds no node, or is over a quota, for so long is given up, and one is replaced in
@@ -61,6 +61,7 @@ class Stop(StrEnum):
     SCALED_DOWN = "fewer replicas are wanted"
     REPLACED = "its spec is an older one"
     NO_ROOM = "there is no room for one more"
+    NO_VOLUME = "its node gets nothing ready for it, as where another one holds the volume"
     NODE_DRAINED = "its node is being emptied"
 
 
@@ -195,13 +196,13 @@ class _Settling:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Give up a replica for which there is no room, and with it the one whose place it was to take."""
-        stuck = [index for index in self._standing() if self._is_without_room(index)]
+        """Give up a replica for which there is no room or volume, and with it the one whose place it was to take."""
+        stuck = [index for index in self._standing() if self._is_stuck(index)]
         left = sorted(self._outdated(), key=self._worth)
         if not stuck or not left or len(self._serving()) < self.wish.replicas:
             return
         if len(self._standing()) > self.wish.replicas:
-            self._stop(stuck[-1], Stop.NO_ROOM)
+            self._stop(stuck[-1], Stop.NO_ROOM if self._is_out_of_room(stuck[-1]) else Stop.NO_VOLUME)
             self._stop(left[0], Stop.REPLACED)
 
     def _leave_nodes(self) -> None:
@@ -329,17 +330,25 @@ class _Settling:
             and self.timer.due(since_s + seconds)
         )
 
-    def _is_without_room(self, index: int) -> bool:
+    def _is_stuck(self, index: int) -> bool:
+        """Whether a replica of the spec as it is now finds no room, or no volume."""
         if self.lives[index].revision != self.wish.revision:
             return False
-        pods = self.by_index[index].pods if index in self.by_index else ()
-        since = [pod.unschedulable.since_s for pod in pods if pod.unschedulable is not None]
+        return self._is_out_of_room(index) or self._is_due(
+            (pod.unmade_since_s for pod in self._pods(index)), NO_VOLUME_S
+        )
+
+    def _is_out_of_room(self, index: int) -> bool:
+        since = [pod.unschedulable.since_s for pod in self._pods(index) if pod.unschedulable is not None]
         if index in self.over_quota:
             since.append(begun_since(self.lives[index], self.sight))
-        stuck = [pod.unmade_since_s for pod in pods]
-        return any(at_s is not None and self.timer.due(at_s + NO_ROOM_S) for at_s in since) or any(
-            at_s is not None and self.timer.due(at_s + NO_VOLUME_S) for at_s in stuck
-        )
+        return self._is_due(since, NO_ROOM_S)
+
+    def _is_due(self, since: Iterable[float | None], after_s: int) -> bool:
+        return any(at_s is not None and self.timer.due(at_s + after_s) for at_s in since)
+
+    def _pods(self, index: int) -> tuple[PodView, ...]:
+        return self.by_index[index].pods if index in self.by_index else ()
 
     def _is_on_draining_node(self, index: int) -> bool:
         if self.lives[index].phase not in WHOLE:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from stage_api import names
-from stage_operator.values import CreatePod
+from stage_operator.decide.rollout import NO_VOLUME_S
+from stage_operator.values import CreatePod, DeletePod
 from support.sim_cluster import SimCluster, stage
 from support.sim_operator import SimOperator
 
@@ -331,3 +334,58 @@ def test_a_spec_edited_while_its_pods_are_being_made_leaves_none_of_the_old_ones
     operator.settle()
     assert sorted(cluster.pods) == ["pics-0-e1-0", "pics-0-e1-1"]
     assert cluster.status["restarts"] == 0
+
+
+def _without_volume(cluster: SimCluster) -> None:
+    """Pods on a node get no sandbox, since a volume of theirs is attached elsewhere."""
+    for pod in cluster.pods.values():
+        if pod["status"]["phase"] == "Pending" and pod["spec"].get("nodeName"):
+            pod["status"]["conditions"] = [
+                {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": None}
+            ]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_replica_more_that_gets_no_volume_is_given_up_so_that_the_old_one_can_let_go_of_it(
+    replicas: int,
+) -> None:
+    cluster = SimCluster(stage(replicas=replicas, rollout={"maxSurge": 1, "maxUnavailable": 0}))
+    operator = SimOperator(cluster)
+    operator.settle()
+    cluster.edit(engine={"device": "cpu", "dtype": "float32"})
+    operator.turn()
+    cluster.schedule()
+    surge = [name for name, pod in cluster.pods.items() if pod["status"]["phase"] == "Pending"]
+    assert len(surge) == 1
+    _without_volume(cluster)
+    operator.see_all()
+    made = operator.turn()
+    assert made.wake_at_s == cluster.now_s + NO_VOLUME_S
+    cluster.now_s += NO_VOLUME_S - 1
+    operator.see_all()
+    assert not [action for action in operator.turn().actions if isinstance(action, DeletePod)]
+    cluster.now_s += 1
+    operator.see_all()
+    gone = {action.name for action in operator.turn().actions if isinstance(action, DeletePod)}
+    assert surge[0] in gone
+    assert len(gone) == 2, "and one of the old ones, whose place is taken"
+    operator.settle()
+    assert cluster.status["updatedReplicas"] == replicas
+    assert cluster.status["phase"] == "Ready"
+
+
+def test_a_replica_more_whose_image_is_still_being_pulled_is_waited_for() -> None:
+    cluster = SimCluster(stage(rollout={"maxSurge": 1, "maxUnavailable": 0}))
+    operator = SimOperator(cluster)
+    operator.settle()
+    cluster.edit(engine={"device": "cpu", "dtype": "float32"})
+    operator.turn()
+    cluster.schedule()
+    for pod in cluster.pods.values():
+        if pod["status"]["phase"] == "Pending":
+            pod["status"]["conditions"] = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    operator.see_all()
+    operator.turn()
+    cluster.now_s += 10 * NO_VOLUME_S
+    operator.see_all()
+    assert not [action for action in operator.turn().actions if isinstance(action, DeletePod)]
