@@ -23,6 +23,7 @@ from stage_runtime.remote_control.cluster import NoSuchStage, Pod, latest, repli
 from stage_runtime.remote_control.command import _ACTIONS
 from support.control_server import TOKEN, ControlServer
 from support.http_stage import IMAGES_URL, HttpStage
+from support.port_forward import ApiServer
 from support.stage_process import PATIENCE_S, PROMPT_S, StageProcess
 
 pytestmark = pytest.mark.timeout(300)
@@ -231,3 +232,60 @@ def test_of_each_replica_the_running_pod_of_its_latest_life_is_told() -> None:
         pod("a-3-e0-0", 3, 0, phase="Failed"),
     ]
     assert latest(pods) == [Pod(0, "a-0-e2-0"), Pod(1, "a-1-e10-0")]
+
+
+def objects(pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """What an API server has of the stage `steered`, by path."""
+    token = base64.b64encode(TOKEN.encode()).decode()
+    return {
+        f"/apis/{names.GROUP}/{names.VERSION}/namespaces/art/{names.PLURAL}/steered": {
+            "spec": {"control": ENABLED}
+        },
+        "/api/v1/namespaces/art/pods": {"kind": "PodList", "apiVersion": "v1", "items": pods},
+        "/api/v1/namespaces/art/secrets/steer": {"data": {"token": token}},
+    }
+
+
+def test_a_port_forward_of_the_api_server_leads_to_every_replica(
+    server: ControlServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = [pod("steered-0-e0-0", 0), pod("steered-1-e3-0", 1, 3)]
+    ports = {one["metadata"]["name"]: server.address for one in pods}
+    with ApiServer(objects(pods), ports) as api:
+        where = ["--kubeconfig", str(api.kubeconfig(tmp_path, "art"))]
+        assert main(["control", "steered", "pause", *where]) == 0
+        assert capsys.readouterr().out == "steered replica 0: paused\nsteered replica 1: paused\n"
+        assert main(["control", "steered", "resume", "--replica", "1", *where]) == 0
+        assert capsys.readouterr().out == "steered replica 1: goes on\n"
+
+        assert main(["control", "steered", "pause", "--replica", "7", *where]) == 1
+        assert "no replica 7 that runs; there: 0, 1" in capsys.readouterr().err
+        assert main(["control", "other", "pause", *where]) == 1
+        assert "stage other in art: Not Found" in capsys.readouterr().err
+        wrong = tmp_path / "token"
+        wrong.write_text("another-token-than-the-stage's")
+        assert main(["control", "steered", "pause", "--token-file", str(wrong), *where]) == 1
+        assert (
+            "steered replica 1: authorization: expected the stage's control token" in capsys.readouterr().err
+        )
+
+
+def test_a_pod_that_listens_no_more_is_one_replica_that_was_not_told(
+    server: ControlServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = [pod("steered-0-e0-0", 0), pod("steered-1-e0-0", 1)]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nowhere = closed.getsockname()
+    with ApiServer(objects(pods), {"steered-0-e0-0": nowhere, "steered-1-e0-0": server.address}) as api:
+        where = ["--kubeconfig", str(api.kubeconfig(tmp_path, "art"))]
+        assert main(["control", "steered", "resume", *where]) == 1
+    said = capsys.readouterr()
+    assert said.out == "steered replica 1: goes on\n"
+    assert "steered replica 0: " in said.err
+
+
+def test_a_cluster_that_can_not_be_reached_is_said_to_be_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["control", "steered", "pause", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert "no cluster can be reached" in capsys.readouterr().err

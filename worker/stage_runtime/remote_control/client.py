@@ -40,7 +40,10 @@ class ControlClient:
                 None if body is None else json.dumps(body),
                 {**self._headers, **({} if body is None else {"content-type": "application/json"})},
             )
-            return json.loads(_checked(connection.getresponse()).read())
+            try:
+                return json.loads(_checked(connection.getresponse()).read())
+            except (http.client.HTTPException, ValueError) as error:
+                raise ControlRefused(f"gave no whole answer: {error}") from error
 
     def download(self, rank: int, target: Path) -> None:
         """Write the trace that `rank` has recorded to `target`, whole or not at all. Raises: as `call`."""

@@ -92,9 +92,10 @@ class KubernetesCluster:
         """Raises: NoSuchStage where neither can be had, or the package isn't installed."""
         try:
             from kubernetes import client, config, stream
+            from urllib3.exceptions import HTTPError
         except ImportError as error:
             raise NoSuchStage(MISSING) from error
-        self._client, self._stream = client, stream
+        self._client, self._stream, self._unreachable = client, stream, HTTPError
         try:
             config.load_config(config_file=kubeconfig, context=context)
         except Exception as error:
@@ -140,6 +141,8 @@ class KubernetesCluster:
             yield
         except self._client.ApiException as error:
             raise NoSuchStage(f"{what} in {self.namespace}: {error.reason or error.status}") from error
+        except (OSError, self._unreachable) as error:
+            raise NoSuchStage(f"{what} in {self.namespace}: {error}") from error
 
 
 def _namespace_of(config: Any, kubeconfig: str | None, context: str | None) -> str:

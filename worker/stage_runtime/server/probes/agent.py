@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 
 from stage_api import names
 from stage_runtime.executor.agent import Agent
+from stage_runtime.server.http.heads import AbsoluteForm, Heads
 from stage_runtime.server.http.serve import LINGER_S, HttpServer, first, stop_signals, url_of
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ def probes(agent: Agent) -> FastAPI:
     async def readyz() -> JSONResponse:
         return _answer(agent.attends)
 
+    app.add_middleware(Heads)
+    app.add_middleware(AbsoluteForm)
     return app
 
 
