@@ -14,6 +14,7 @@ from stage_api.errors import Fault, SpecError
 from stage_api.execution import unsupported
 from stage_api.offload import skips_warmup
 from stage_api.spec import EngineProcess, EngineSpec
+from stage_api.startup_progress import StartProgress
 from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.mode import SCHEDULERS, Mode
@@ -51,13 +52,18 @@ def build_engine(
         raise SpecError(faults)
     classes = stage_classes(config.engine.extensions, given)
     config = with_runner(config, classes.engine)
-    return classes.engine(
-        build_executor=select(config, model, epoch=epoch, own=classes.executor),
+
+    def tell(progress: StartProgress) -> None:
+        engine.note_start(progress)
+
+    engine = classes.engine(
+        build_executor=select(config, model, epoch=epoch, own=classes.executor, tell=tell),
         scheduler=_scheduler(config, classes.scheduler),
         startup_timeout_s=float(config.startup.timeout_seconds),
         warmup=() if skips_warmup(config) else warmup_requests(model, config.engine.warmup),
         name=name,
     )
+    return engine
 
 
 class ChildArgument(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.request import BatchKey, Request
+from stage_runtime.core.starting import Tell, untold
 from stage_runtime.devices.kinds import choose_device, compute_device
 from stage_runtime.features.feature import Feature, Features, Served, Unsuitable, claimed, suited
 from stage_runtime.features.guidance.feature import Guidance
@@ -56,6 +57,7 @@ from stage_runtime.worker.parts import WorkerParts, parts_of
 from stage_runtime.worker.profiling import Profiling
 from stage_runtime.worker.residency import Residency, modules_in
 from stage_runtime.worker.session import Deliveries, Session
+from stage_runtime.worker.starting import log_place, told
 from stage_runtime.worker.threads import cpu_threads
 from stage_runtime.worker.worker import TAKEN, Worker
 
@@ -81,7 +83,7 @@ def device_of(config: StageConfig, rank: int) -> torch.device:
     return choose_device(config.engine.device.value, rank % config.ranks_per_pod)
 
 
-def build_worker(
+def build_worker(  # noqa: PLR0913 - what a rank is made of
     config: StageConfig,
     model: ResolvedModel,
     *,
@@ -89,10 +91,12 @@ def build_worker(
     features: Features | None = None,
     context: ParallelContext | None = None,
     deliver: Deliver | None = None,
+    tell: Tell = untold,
 ) -> Worker:
     """Load the model on this rank's device. Call on the thread that will use it.
 
-    `features`: those of `features_of`, by default; `context`: the ranks that this one has met for them.
+    `features`: those of `features_of`, by default; `context`: the ranks that this one has met for them. `tell` gets
+    what the start is doing.
     Raises: ModelError, OutOfDeviceMemory; SpecError for a runner, an extension or a feature that can't be used.
     """
     spec = config.engine
@@ -101,7 +105,7 @@ def build_worker(
     dtype = getattr(torch, spec.dtype.value)
     reading = partial(reduce, lambda read, feature: feature.reads(read), tuple(reversed(features)))
     return assemble_worker(
-        lambda device: load(model, dtype=dtype, device=device, reading=reading),
+        told(partial(load, model, dtype=dtype, reading=reading), tell),
         partial(small_arguments, model),
         device_of(config, rank),
         rank=rank,
@@ -122,6 +126,7 @@ def session(  # noqa: PLR0913 - what a rank is made of
     context: ParallelContext | None,
     file_pipe: int | None,
     dial: Callable[[str], RankChannel],
+    tell: Tell,
 ) -> Session:
     """A rank in a process of its own, its model loaded.
 
@@ -139,7 +144,9 @@ def session(  # noqa: PLR0913 - what a rank is made of
     deliveries = Deliveries()
     # A rank that doesn't answer makes no pictures: what it computes ends with it.
     deliver = deliveries if plays_to_the_end or not answers else None
-    worker = build_worker(config, model, rank=rank, features=features, context=context, deliver=deliver)
+    worker = build_worker(
+        config, model, rank=rank, features=features, context=context, deliver=deliver, tell=tell
+    )
     packer = None
     if plays_to_the_end and answers:
         packer = Packer(
@@ -185,6 +192,7 @@ def assemble_worker(  # noqa: PLR0913 - what a rank is made of
     if compute.kind is Device.CPU and (threads := cpu_threads()) is not None:
         torch.set_num_threads(threads)
     try:
+        log_place(compute)
         model = load(device)
         for feature in reversed(features):
             _install(feature, model, device, context)

@@ -113,6 +113,9 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
         context=context,
         file_pipe=arguments.file_pipe,
         dial=lambda lane: _dial(arguments, lane),
+        tell=lambda progress: channel.send(
+            Starting(rank, progress.text(), progress.model_dump_json(by_alias=True, exclude_none=True))
+        ),
     )
     channel.send(Ready(rank, session.worker.capability))
     session.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stage_api.startup_progress import Activity, StartProgress
 from stage_runtime.core.errors import EngineDeadError, InternalError
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.ipc.messages import Answered, Hello, Meet, Ready, Serving, Setup, Starting
@@ -39,6 +40,16 @@ def test_it_is_complete_when_the_last_rank_is_ready() -> None:
     start.take(Ready(0, CAPABILITY))
     assert start.complete
     assert start.capability == CAPABILITY
+
+
+def test_what_rank_0_is_doing_is_told_on_and_what_the_others_do_is_not() -> None:
+    heard: list[StartProgress] = []
+    start = Handshake(SETUP, digest="d1", world_size=2, tell=heard.append)
+    progress = StartProgress(activity=Activity.LOADING, what="vae", done=1, total=3)
+    for rank in (0, 1):
+        start.take(Starting(rank, progress.text(), progress.model_dump_json(by_alias=True)))
+    start.take(Starting(0, "importing torch"))
+    assert heard == [progress]
 
 
 def test_a_missing_rank_is_named_with_what_it_is_stuck_in() -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from threading import Condition, Lock
 from typing import Final
 
+from stage_api.startup_progress import StartProgress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
 from stage_runtime.core.error_codec import words_of
@@ -44,6 +45,7 @@ class StageEngine(ABC):
         """Guards phase, death and callbacks; told when the phase moves. Taken before other locks."""
         self._phase = Phase.CREATED
         self._death: BaseException | None = None
+        self._start_progress: StartProgress | None = None
         self._on_death: list[OnDeath] = []
         self._suspicion, self._looking = Suspicion(), Lock()
 
@@ -67,6 +69,17 @@ class StageEngine(ABC):
                 raise self._death
             if self._phase is Phase.CLOSED:
                 raise NotAdmitting(f"{self._name} was closed before it was ready")
+
+    @property
+    def start_progress(self) -> StartProgress | None:
+        """What its start is doing just now, as far as it tells; None once it is over."""
+        return self._start_progress if self._phase in STARTING else None
+
+    def note_start(self, progress: StartProgress) -> None:
+        """The start is doing this now. From the thread that does it."""
+        before, self._start_progress = self._start_progress, progress
+        if before is None or (before.activity, before.what) != (progress.activity, progress.what):
+            log.info("starting", extra={"engine": self._name, "doing": progress.text()})
 
     # Requests
 

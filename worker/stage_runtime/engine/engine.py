@@ -195,7 +195,7 @@ class Engine(StageEngine):
             self._loop.attach(self._executor)
             self._executor.when_dead(self._die)
             if self._advance(Phase.LOADING, Phase.WARMING):
-                warm_up(self._table, self._loop, self._warmup)
+                warm_up(self._table, self._loop, self._warmup, self.note_start)
         except BaseException:
             self._close_executor()  # whoever waits for the error finds everything closed
             raise

@@ -6,8 +6,10 @@ doing last.
 
 from __future__ import annotations
 
+from stage_api.startup_progress import StartProgress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, InternalError
+from stage_runtime.core.starting import Tell, untold
 from stage_runtime.ipc.messages import (
     PROTOCOL,
     Command,
@@ -26,8 +28,9 @@ UNHEARD = "has not said hello"
 class Handshake:
     """The start of one group of `world_size` ranks."""
 
-    def __init__(self, setup: Setup, *, digest: str, world_size: int) -> None:
-        """`digest` is the topology's; every rank must have derived the same."""
+    def __init__(self, setup: Setup, *, digest: str, world_size: int, tell: Tell = untold) -> None:
+        """`digest` is the topology's; every rank must have derived the same. `tell` gets what rank 0 is doing."""
+        self._tell = tell
         self._setup = setup
         self._digest = digest
         self._doing = dict.fromkeys(range(world_size), UNHEARD)
@@ -68,8 +71,10 @@ class Handshake:
                 return self._greet(reply)
             case Serving(store=store):
                 return [Meet(store)]
-            case Starting(rank=rank, doing=doing):
+            case Starting(rank=rank, doing=doing, progress=progress):
                 self._doing[rank] = f"is {doing}"
+                if rank == 0 and progress:
+                    self._tell(StartProgress.model_validate_json(progress, by_alias=True, by_name=False))
             case Ready(rank=rank, capability=capability):
                 self._capabilities[rank] = capability
             case _:

@@ -19,6 +19,7 @@ from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control, Outstanding, Resume, StopEarly, patience_s
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidRequest, RendezvousTimeout
 from stage_runtime.core.outcome import Computed, ExecutorOutcome
+from stage_runtime.core.starting import Tell, untold
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined, unanswered
 from stage_runtime.executor.death import Deaths, hang_of
@@ -69,10 +70,12 @@ class MpExecutor:
         environ: Mapping[str, str] = os.environ,
         open_channel: Callable[[], wire.EngineChannel] = wire.EngineChannel,
         patience_s: Callable[[Control], float] = patience_s,
+        tell: Tell = untold,
     ) -> None:
         """Start the ranks and wait until all are ready, for the startup timeout.
 
-        `patience_s`: how long ranks that look at their channel may take to answer a call.
+        `patience_s`: how long ranks that look at their channel may take to answer a call. `tell` gets what rank 0 is
+        doing meanwhile.
         Raises: what a rank couldn't start for (SpecError, ModelError, OutOfDeviceMemory …); RendezvousTimeout that
         names the ranks that are missing; EngineDeadError for one that ended.
         """
@@ -100,7 +103,7 @@ class MpExecutor:
         self._channel = listening_channel(environ, life, self._on_gone) if life else open_channel()
         self._patience_s = patience_s
         try:
-            self._capability = self._open(environ)
+            self._capability = self._open(environ, tell)
         except BaseException:
             self.close()
             raise
@@ -219,19 +222,20 @@ class MpExecutor:
             return
         self._closed = True
         # A group that is dead may hang in a collective: it isn't asked.
-        self._children.stop(self._ask_to_stop, patience_s=0.0 if self._death is not None else CLOSE_S)
+        self._children.stop(self._ask_to_stop, patience_s=CLOSE_S if self._death is None else 0.0)
         self._receiver.close()
         self._channel.close()
 
     # Start
 
-    def _open(self, environ: Mapping[str, str]) -> Capability:
+    def _open(self, environ: Mapping[str, str], tell: Tell) -> Capability:
         until_s = time.monotonic() + self._startup_s
         topology = self._topology
         handshake = Handshake(
             Setup(config=self._config.encode().encode(), epoch=self._epoch),
             digest=topology.digest,
             world_size=topology.world_size,
+            tell=tell,
         )
         ranks = topology.ranks_of(0)
         launch = Launch(
@@ -258,7 +262,6 @@ class MpExecutor:
         return handshake.capability
 
     def _start(self, launch: Launch, ranks: Sequence[int], environ: Mapping[str, str]) -> None:
-        """The local ranks, each with a pipe for its files."""
         with ExitStack() as stack:
             file_pipes = {rank: stack.enter_context(closing(self._receiver.file_pipe())) for rank in ranks}
             numbers = {rank: file_pipe.number for rank, file_pipe in file_pipes.items()}
@@ -267,7 +270,7 @@ class MpExecutor:
 
     def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
         if isinstance(reply, wire.BadReply):
-            raise EngineDeadError(f"rank {reply.rank} can't be understood: {reply.why}", rank=reply.rank)
+            raise reply.death
         if isinstance(reply, Dying | Ended | Frozen):
             self._deaths.said(reply)
             return []
@@ -308,8 +311,8 @@ class MpExecutor:
                     self._answers[rank] = reply
             case Dying() | Ended() | Frozen():
                 self._deaths.said(reply)
-            case wire.BadReply(rank=rank, why=why):
-                raise self._die(EngineDeadError(f"rank {rank} can't be understood: {why}", rank=rank))
+            case wire.BadReply():
+                raise self._die(reply.death)
             case _:
                 raise BadReply(f"rank {reply.rank} sent a {type(reply).__name__} while it served")
 
@@ -392,5 +395,5 @@ class MpExecutor:
         return death
 
     def _ask_to_stop(self) -> None:
-        with suppress(Exception):  # those that hear nothing are terminated
+        with suppress(Exception):  # those that hear nothing are killed
             self._channel.send(range(self._topology.world_size), Stop())

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Self
 
+from stage_api.startup_progress import StartProgress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
 from stage_runtime.core.outcome import Outcome, Progressed
@@ -86,6 +87,10 @@ class StageClient:
     @property
     def death(self) -> BaseException | None:
         return self._engine.death
+
+    @property
+    def start_progress(self) -> StartProgress | None:
+        return self._engine.start_progress
 
     @property
     def capability(self) -> Capability:

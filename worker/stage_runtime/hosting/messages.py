@@ -108,6 +108,8 @@ class Status(Struct, frozen=True):
     load: Snapshot
     capability: Capability | None = None
     """Of the loaded model."""
+    starting: str = ""
+    """What its start is doing, as JSON of a `StartProgress`; empty where nothing is told."""
 
 
 class Event(Struct, frozen=True):

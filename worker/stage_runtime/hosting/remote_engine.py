@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from stage_api.startup_progress import StartProgress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.control import Control
 from stage_runtime.core.error_codec import decoded
@@ -250,6 +251,10 @@ class RemoteEngine(StageEngine):
         tell_observer(self._observer, told.observed)
         if (status := told.status) is not None:
             self._capability = status.capability or self._capability
+            if status.starting:
+                self._start_progress = StartProgress.model_validate_json(
+                    status.starting, by_alias=True, by_name=False
+                )
             with self._life:
                 # Never back: it may not know yet what was asked of it.
                 if _ORDER.index(status.phase) > _ORDER.index(self._phase):

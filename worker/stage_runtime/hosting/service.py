@@ -220,7 +220,9 @@ class Service:
         if not self.starting or (self._status is not None and self._status.capability is None):
             with suppress(NotAdmitting):
                 capability = engine.capability
-        status = Status(engine.phase, engine.progress(), engine.snapshot(), capability)
+        doing = engine.start_progress
+        starting = "" if doing is None else doing.model_dump_json(by_alias=True, exclude_none=True)
+        status = Status(engine.phase, engine.progress(), engine.snapshot(), capability, starting)
         now_s = time.monotonic()
         before, due = self._status, self._is_busy() and now_s - self._status_s >= STATUS_S
         if status.phase in FINAL or (before is not None and _gist(before) == _gist(status) and not due):
@@ -275,7 +277,7 @@ def _gist(status: Status) -> tuple[object, ...]:
     """What of a status a client is told at once when it changes."""
     load = status.load
     counts = (load.waiting, load.running, load.live, load.untold, load.materialising)
-    return status.phase, status.progress.limit_s is None, status.capability is None, counts
+    return status.phase, status.progress.limit_s is None, status.capability is None, status.starting, counts
 
 
 def _bytes_of(outcome: Outcome) -> int:

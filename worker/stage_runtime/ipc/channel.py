@@ -18,7 +18,7 @@ from typing import Any, Final
 import zmq
 from msgspec import Struct
 
-from stage_runtime.core.errors import StageError
+from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
 from stage_runtime.ipc.doorman import DOMAIN, Doorman
 from stage_runtime.ipc.folder import private_folder
@@ -45,6 +45,11 @@ class BadReply(Struct, frozen=True):
 
     rank: int | None
     why: str
+
+    @property
+    def death(self) -> EngineDeadError:
+        """What the group dies of."""
+        return EngineDeadError(f"rank {self.rank} can't be understood: {self.why}", rank=self.rank)
 
 
 class PeerGone(StageError):

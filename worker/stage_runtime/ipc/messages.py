@@ -119,6 +119,8 @@ class Starting(Struct, frozen=True, tag="starting"):
 
     rank: int
     doing: str
+    progress: str = ""
+    """How far it is, as JSON of a `StartProgress`; empty where there is nothing to count."""
 
 
 class Ready(Struct, frozen=True, tag="ready"):

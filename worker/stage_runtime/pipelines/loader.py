@@ -29,6 +29,9 @@ from stage_runtime.pipelines.step_loader import load_step_model
 from stage_runtime.pipelines.weight_files import read_weights
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_TELEMETRY")
+OnPart = Callable[[str, int, int], None]
+"""(component, how many are loaded, of how many)."""
+
 log = logging.getLogger(__name__)
 
 NAMED_KEYS: Final = 3
@@ -41,10 +44,12 @@ def load(
     dtype: torch.dtype,
     device: torch.device,
     reading: Callable[[ReadPart], ReadPart] = lambda read: read,
+    on_part: OnPart = lambda name, done, total: None,
 ) -> Any:
     """The pipeline or step model, in evaluation mode, with its weights in `dtype` on `device`.
 
-    `reading`: what reads each model of a pipeline, from what reads it whole. A step model reads its own.
+    `reading`: what reads each model of a pipeline, from what reads it whole. A step model reads its own. `on_part` is
+    told which one is read next, how many are there, and how many there will be.
 
     Weights on the CPU lie in memory of their own: mapped files are not aligned to 64 bytes, and CPU kernels give other
     last bits for them. Modules that their class keeps in float32 stay so.
@@ -66,7 +71,10 @@ def load(
         described = described_parts(model, pipeline_class)
         variants = {part.name: _checked_variant(part) for part in described if part.stem}
         read = reading(lambda part: load_part(part, dtype, variants[part.name]))
-        parts = {part.name: read(part) for part in described if part.stem}
+        parts: dict[str, Any] = {}
+        for part in (one for one in described if one.stem):
+            on_part(part.name, len(parts), len(variants))
+            parts[part.name] = read(part)
         absent = dict.fromkeys(model.absent_components)
         try:
             pipeline = pipeline_class.from_pretrained(

@@ -48,7 +48,7 @@ def routes(stage: StageClient, drain: Drain) -> APIRouter:
     async def startupz() -> JSONResponse:
         fields: dict[str, object] = {"phase": stage.phase, "seconds": round(time.monotonic() - born_s, 3)}
         if (activity := _ACTIVITIES.get(stage.phase)) is not None:
-            fields[FIELD] = StartProgress(activity=activity).to_json()
+            fields[FIELD] = (stage.start_progress or StartProgress(activity=activity)).to_json()
         return _answer(stage.phase in _WARMED, **fields)
 
     return router
