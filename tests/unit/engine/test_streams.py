@@ -68,6 +68,14 @@ def test_a_slow_consumer_never_holds_more_previews_than_were_asked_for() -> None
     assert list(stream) == [preview(1), preview(2), Progressed("a", 49, 99), DONE]
 
 
+def test_every_chunk_is_kept_whoever_reads_and_however_many_previews_were_asked_for() -> None:
+    mailbox, stream, _ = opened(RequestBuilder("a").previews(1).build())
+    chunks = [Progressed("a", step, 99, pixel(step), step - 2, chunk=True) for step in range(2, 9)]
+    for outcome in (preview(1), *chunks, Progressed("a", 9, 99), preview(10), DONE):
+        mailbox.put(outcome)
+    assert list(stream) == [preview(1), *chunks, Progressed("a", 10, 99), DONE]
+
+
 @pytest.mark.invariant("DIFF-RUNTIME-INV-001")
 @pytest.mark.parametrize(
     "late", [Progressed("a", 4, 4), Aborted("a"), DONE], ids=["progress", "abort", "output"]

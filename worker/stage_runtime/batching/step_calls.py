@@ -11,12 +11,13 @@ from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.batching.grouping import ALONE, run_grouped
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.request import Request
-from stage_runtime.pipelines.step_model import Newcomer, StepModel, StepResult, StepState
+from stage_runtime.pipelines.step_model import MakesChunks, Newcomer, StepModel, StepResult, StepState
 from stage_runtime.scripts.noise import generator_of
 
 PREPARE: Final = "model.prepare_encode"
 DENOISE: Final = "model.denoise_step"
 DECODE: Final = "model.post_decode"
+CHUNKS: Final = "model.new_chunks"
 METHODS: Final = (PREPARE, DENOISE, DECODE)
 """What is counted, and reported as the model's components."""
 
@@ -47,6 +48,13 @@ class StepCalls:
     def decode(self, states: Sequence[StepState]) -> list[StepResult | Exception]:
         """What each has come to."""
         return self._each(DECODE, states, self.model.batch_key, self.model.post_decode)
+
+    def new_chunks(self, states: Sequence[StepState]) -> list[StepResult | Exception | None]:
+        """What of each output became final with its last step. None at all of a model that makes no chunks."""
+        model = self.model
+        if not isinstance(model, MakesChunks):
+            return [None] * len(states)
+        return self._each(CHUNKS, states, model.batch_key, model.new_chunks)
 
     def start(self, requests: Sequence[Request]) -> Sequence[StepState]:
         """`prepare_encode` with fresh generators: one that a failed call has drawn from would give other noise."""

@@ -48,14 +48,19 @@ class Output(Struct, frozen=True, kw_only=True):
 
 
 class Progressed(Struct, frozen=True, tag="progressed"):
-    """`step` of `steps` denoise steps are done; `preview` shows the picture so far when one was asked for here."""
+    """`step` of `steps` denoise steps are done; `preview` shows the picture so far when one was asked for here.
+
+    With `chunk`, `preview` is no picture of how far it is but a finished piece of the output. Pieces come in order; the
+    last of them comes with the whole, in `Completed`.
+    """
 
     request_id: str
     step: int
     steps: int
     preview: Output | None = None
     preview_index: int | None = None
-    """Place of the preview in the request's `preview_steps`, from 0."""
+    """Place of the preview in the request's `preview_steps`, or of the chunk among the chunks, from 0."""
+    chunk: bool = False
 
 
 class PhaseSeconds(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ class Request(Struct, frozen=True, kw_only=True):
     generator_state: bytes | None = None
     preview_steps: tuple[int, ...] = ()
     """Steps (1-based, below `steps`) after which the client wants a picture of how far it is."""
+    chunks: bool = False
+    """The client wants finished pieces of the output while the rest is being made, of a model that makes any."""
 
     @property
     def cost(self) -> int:

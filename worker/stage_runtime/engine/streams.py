@@ -35,7 +35,8 @@ class Mailbox:
     """The engine's end of a stream: a bounded buffer. Any thread may use it.
 
     Progress that nobody has read is replaced by later progress. Previews are kept, up to the number that was asked
-    for. The terminal event always is, and nothing is taken after it.
+    for, and so are chunks, of which a step makes one at most. The terminal event always is, and nothing is taken after
+    it.
     """
 
     def __init__(self, request: Request) -> None:
@@ -101,6 +102,9 @@ class Mailbox:
             self._notify = None
 
     def _put_progress(self, progress: Progressed) -> None:
+        if progress.chunk:
+            self._pending.append(progress)
+            return
         if progress.preview is not None:
             if self._previews_left > 0:
                 self._previews_left -= 1

@@ -84,6 +84,7 @@ def build_requests(
             pixels=_work_of(record, wishes),
             generator_state=wishes.generator_state,
             preview_steps=previews,
+            chunks=wishes.chunks,
         )
         for i, seed in enumerate(seeds)
     ]

@@ -267,5 +267,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     """Bytes of `torch.Generator.get_state()` to start from, instead of a seed; for one output."""
     partial_images: int = 0
     """Previews on the way."""
+    chunks: bool = False
+    """Finished pieces of the output as soon as they are there, of a model that makes any."""
     extra: dict[str, Value] = {}
     """Further arguments by the pipeline's own names."""

@@ -57,6 +57,19 @@ class StepResult:
 
 
 S = TypeVar("S", bound=StepState)
+S_contra = TypeVar("S_contra", bound=StepState, contravariant=True)
+
+
+@runtime_checkable
+class MakesChunks(Protocol[S_contra]):
+    """A step model whose output is made in pieces: parts of it are finished while the rest is still being made."""
+
+    def new_chunks(self, states: Sequence[S_contra]) -> Sequence[StepResult | None]:
+        """What became final with the last step of each, as a piece of its output; None where nothing did.
+
+        Called once after each step but a request's last, in a call of its own beside the four methods. Pieces are in
+        order, and what `post_decode` gives in the end begins with them.
+        """
 
 
 @runtime_checkable

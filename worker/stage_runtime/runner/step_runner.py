@@ -51,6 +51,8 @@ class _Member:
     error: Exception | None = None
     stopped: bool = False
     ended: bool = False
+    chunks: int = 0
+    """Pieces of its output that were given."""
     began_s: float = 0.0
     prepared_s: float = 0.0
     denoised_s: float = 0.0
@@ -134,11 +136,23 @@ class StepRunner:
         members = [self._member(request_id) for request_id in request_ids]
         members = [member for member in members if not member.ended]
         self._prepare([member for member in members if member.state is None])
-        self._advance([member for member in members if member.moves])
-        drawn = [member for member in members if member.error is None and (member.done or member.previewed)]
+        moving = [member for member in members if member.moves]
+        self._advance(moving)
+        chunks = self._new_chunks([one for one in moving if one.request.chunks and one.moves])
+        # A chunk is all that a preview at its step would show, and more.
+        drawn = [
+            member
+            for member in members
+            if member.error is None
+            and (member.done or (member.previewed and member.request.request_id not in chunks))
+        ]
         results = self._calls.decode([member.state for member in drawn if member.state is not None])
         by_id = {member.request.request_id: result for member, result in zip(drawn, results, strict=True)}
-        return [self._outcome(member, by_id.get(member.request.request_id)) for member in members]
+        return [
+            chunks.get(member.request.request_id)
+            or self._outcome(member, by_id.get(member.request.request_id))
+            for member in members
+        ]
 
     def convert(self, result: Any) -> Output:
         """What a request has come to, in host memory. Any thread. Raises: ValueError for what it can't be."""
@@ -186,6 +200,24 @@ class StepRunner:
         for member, state in zip(members, self._calls.advance(states), strict=True):
             member.denoised_s = time.perf_counter()
             self._put(member, state)
+
+    def _new_chunks(self, members: Sequence[_Member]) -> dict[str, ExecutorOutcome]:
+        """The progress of those that have a new piece of their output, by request. One that can't be had ends it."""
+        told: dict[str, ExecutorOutcome] = {}
+        found = self._calls.new_chunks([member.state for member in members if member.state is not None])
+        for member, chunk in zip(members, found, strict=True):
+            if chunk is None or member.state is None:
+                continue
+            request, step = member.request, member.state.step
+            output = chunk if isinstance(chunk, Exception) else self._converted(chunk)
+            if isinstance(output, Exception):
+                told[request.request_id] = self._failed(member, output)
+                continue
+            told[request.request_id] = Progressed(
+                request.request_id, step, request.steps, output, member.chunks, chunk=True
+            )
+            member.chunks += 1
+        return told
 
     @staticmethod
     def _put(member: _Member, state: StepState | Exception) -> None:
