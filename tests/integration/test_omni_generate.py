@@ -239,11 +239,7 @@ def a_short_line(folder: Path, slots: int) -> Path:
 
 
 def test_more_prompts_than_the_line_holds_are_fed_as_it_moves(tmp_path: Path) -> None:
-    manifest = tmp_path / "stage.yaml"
-    manifest.write_text(
-        EXAMPLE.read_text().replace("maxNumSeqs: 8", "executor: uni\n    maxNumSeqs: 2\n    maxQueueSize: 1")
-    )
-    with Omni(manifest) as omni, ThreadPoolExecutor(3) as threads:
+    with Omni(a_short_line(tmp_path, slots=2)) as omni, ThreadPoolExecutor(3) as threads:
         calls = [
             threads.submit(omni.generate, PROMPTS * 3, seed=base, num_inference_steps=1)
             for base in (0, 50, 90)
@@ -255,11 +251,7 @@ def test_more_prompts_than_the_line_holds_are_fed_as_it_moves(tmp_path: Path) ->
 def test_a_progress_function_that_calls_generate_is_refused_instead_of_waiting_for_itself(
     tmp_path: Path,
 ) -> None:
-    manifest = tmp_path / "stage.yaml"
-    manifest.write_text(
-        EXAMPLE.read_text().replace("maxNumSeqs: 8", "executor: uni\n    maxNumSeqs: 1\n    maxQueueSize: 1")
-    )
-    with Omni(manifest) as omni:
+    with Omni(a_short_line(tmp_path, slots=1)) as omni:
         with pytest.raises(InvalidRequest, match="progress: expected a function that leaves its own Omni"):
             omni.generate(PROMPTS, **FEW, progress=lambda *_: omni.generate(PROMPTS[0], **FEW) and None)
         assert len(omni.generate(PROMPTS, **FEW, progress=lambda *_: None)) == 3
