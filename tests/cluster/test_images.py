@@ -11,7 +11,7 @@ from stage_api import names
 from stage_api.outcome import ExitCode
 from support.images import BUILD_S, Container, buildah, image, needs_builder
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(BUILD_S), needs_builder]
+pytestmark = [pytest.mark.timeout(BUILD_S), needs_builder]
 
 MODULES = {"operator": ("stage_api", "stage_operator"), "worker": ("stage_api", "stage_runtime")}
 STRANGERS = {

@@ -22,7 +22,9 @@ ON_A_CLUSTER = ("tests/cluster/", "tests/e2e/")
 """They share one cluster, so one worker has them all."""
 WHOLE_FOLDERS = ("tests/device/parallel/",)
 """Their files share processes, too."""
-SLOWEST_FIRST = ("tests/device/", "tests/integration/", "tests/contract/", "tests/monitoring/")
+IMAGES = "tests/cluster/test_images.py"
+"""They need no cluster. Built first and beside other tests, they are there when the cluster's turn comes."""
+SLOWEST_FIRST = (IMAGES, "tests/device/", "tests/integration/", "tests/contract/", "tests/monitoring/")
 """What is quick comes last, so that neither worker waits long for the other's last file."""
 
 
@@ -37,11 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
-def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
+def _place(item: pytest.Item) -> tuple[bool, bool, bool, bool]:
     return (
         item.get_closest_marker("cluster") is not None,
         item.get_closest_marker("alone") is not None,
         not item.nodeid.startswith(SLOWEST_FIRST),
+        not item.nodeid.startswith(IMAGES),
     )
 
 
@@ -52,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(ON_A_CLUSTER):
+            if nodeid.startswith(ON_A_CLUSTER) and not nodeid.startswith(IMAGES):
                 return ON_A_CLUSTER[0]
             folder = next((one for one in WHOLE_FOLDERS if nodeid.startswith(one)), None)
             return folder or nodeid.partition("::")[0]
