@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stage_api import names
+from stage_api import crdgen, names
+from stage_operator.observed.definition_watch import LOOK_S
 from support.live_cluster import needs_api_server
-from support.operator_process import OperatorProcess, Proxy, Stage, install_crd, kubectl, until
+from support.operator_process import WAIT_S, OperatorProcess, Proxy, Stage, install_crd, kubectl, until
 
 NAMESPACE = "omnistage-loop-test"
 SOON_S = 5.0
@@ -243,3 +244,25 @@ def _is_created(manifest: dict[str, object]) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def test_a_definition_that_is_taken_back_stops_the_operator_until_it_is_whole_again(
+    operator: OperatorProcess,
+) -> None:
+    one = stage("whole")
+    one.await_pods("whole-0-e0-0")
+    older = crdgen.crd()
+    schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    del schema["status"]["properties"]["replicaStatuses"]
+    try:
+        kubectl("replace", "-f", "-", stdin=older)
+        until(lambda: operator.ask("/readyz")[0] == 503, "it to be noticed", within_s=WAIT_S + LOOK_S)
+        assert "status.replicaStatuses" in operator.ask("/readyz")[1]
+        written = operator.writes()
+        one.delete_pods("whole-0-e0-0")
+        kubectl(f"--namespace={NAMESPACE}", "wait", "--for=delete", "pod/whole-0-e0-0", "--timeout=20s")
+        assert operator.writes() == written, "nothing is done that could not be remembered"
+    finally:
+        kubectl("replace", "-f", "-", stdin=crdgen.crd())
+    until(lambda: operator.ask("/readyz")[0] == 200, "it to be whole", within_s=WAIT_S + LOOK_S)
+    until(one.pods, "what was put off to be done")

@@ -39,7 +39,7 @@ RULES: list[dict[str, Any]] = [
         ],
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["list", "create", "patch"]},
     {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
