@@ -14,6 +14,7 @@ import pytest
 
 from support.balancer import Backend, Balancer
 from support.http_process import serving
+from support.http_stage import wait_until
 from support.scripted import PATIENCE_S
 
 CLIENTS = 6
@@ -112,6 +113,6 @@ def test_a_crowd_within_a_low_limit_of_open_files_holds_up_no_probe_and_fills_no
         assert is_ready(backend)
         body = {"prompt": "a", "num_inference_steps": 1}
         url = f"http://{backend[0]}:{backend[1]}/v1/images/generations"
-        assert httpx.post(url, json=body, timeout=PATIENCE_S).status_code == 200
+        wait_until(lambda: httpx.post(url, json=body, timeout=PATIENCE_S).status_code == 200)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -21,7 +22,7 @@ from stage_runtime.server.http.limits import CROWDED, REQUEST_ID_HEADER, new_req
 MOST_RESERVED: Final = 128
 """Open files that connections leave to the rest of the process: models, shared memory, sockets of the ranks."""
 QUIET_S: Final = 0.5
-"""After so long without a request a connection is taken to be idle, when it is to end."""
+"""After so long without a request a connection is idle enough to be closed by the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class Bounds:
     @classmethod
     def within(cls, files: int) -> Self:
         """The bounds of a process that may have so many open files; at most the usual ones."""
+        if files == resource.RLIM_INFINITY:  # -1
+            return cls()
         room = max(2, files - min(MOST_RESERVED, files // 2))
         spare = min(MOST_RESERVED, room // 4)
         return cls(served=min(cls().served, room - spare), open=min(cls().open, room))
@@ -70,11 +73,9 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.app_state = {**self.app_state, HALF_CLOSED: self._half_closed}
         others = [one for one in self.connections if one is not self and not one.transport.is_closing()]
-        if len(others) >= self._bounds.served and not _let_longest_idle_go(others):
-            if len(others) >= self._bounds.open:
-                transport.abort()
-                return
-            self.app_state[CROWDED] = True
+        if len(others) >= self._bounds.served and not self._find_place(others):
+            transport.abort()
+            return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -157,6 +158,19 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    def _find_place(self, others: Collection[Connection]) -> bool:
+        """Take that of the longest idle one, or be one too many. False where there is no place at all.
+
+        NB: one that came just now may have its head on the way: it is closed only where nothing else is left.
+        """
+        idle = sorted((one for one in others if one.idle), key=_idle_since_s)
+        full = len(others) >= self._bounds.open
+        if idle and (full or _idle_since_s(idle[0]) <= self.loop.time() - QUIET_S):
+            idle[0].let_go()
+            return True
+        self.app_state[CROWDED] = True
+        return not full
+
     def _ask_whether_it_reads(self, asked: int) -> None:
         """Send what every client passes over: from one that has left altogether comes a reset, and the next one fails.
 
@@ -186,14 +200,6 @@ class Connection(H11Protocol):
             self._watch_reader()
         else:
             self.transport.abort()
-
-
-def _let_longest_idle_go(connections: Iterable[Connection]) -> bool:
-    """Make room for a new one. False when all of them are at work."""
-    longest = min((one for one in connections if one.idle), key=_idle_since_s, default=None)
-    if longest is not None:
-        longest.let_go()
-    return longest is not None
 
 
 def _idle_since_s(connection: Connection) -> float:
