@@ -17,7 +17,7 @@ from benchmarks.engine.sides import MIXED, MODES, Sides, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Ratio, in_turn
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 
 AIM = 1.03
 PEER = {Mode.REQUEST: "1.10", Mode.STEP: "1.18–1.23"}

@@ -21,7 +21,7 @@ from benchmarks.engine.sides import MIXED, MODES, SLOTS, Diffusers, Sides, Stage
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import paired
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 from stage_runtime.engine.streams import Stream
 
 COUNT = 12

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from benchmarks.engine.sides import MIXED, SLOTS, STEPS, Sides
 from benchmarks.options import Options
 from benchmarks.timing import in_turn
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 
 SIZES = (1, 2, 4, SLOTS)
 

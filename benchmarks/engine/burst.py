@@ -11,7 +11,7 @@ from benchmarks.engine.sides import EQUAL, MIXED, MODES, SLOTS, Sides, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Ratio, in_turn
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 
 AIM = 1.0
 PEER = {Mode.REQUEST: "0.96–0.97", Mode.STEP: "1.60–1.69"}

@@ -9,8 +9,8 @@ from benchmarks.engine.sides import EQUAL, SLOTS, Sides, Stage
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Times
+from stage_api.spec import Mode
 from stage_runtime.core.errors import StageError
-from stage_runtime.engine.mode import Mode
 
 AIM_S = 0.5
 PEER = "1.1–1.2 s"

@@ -13,8 +13,8 @@ from benchmarks.engine.sides import EQUAL, MODES, SLOTS, Sides, Stage
 from benchmarks.machine import cpu_seconds
 from benchmarks.options import Options
 from benchmarks.report import Row
+from stage_api.spec import Mode
 from stage_runtime.core.errors import EngineDeadError
-from stage_runtime.engine.mode import Mode
 
 ENDLESS_STEPS = 200
 IDLE_S = 5.0

@@ -13,7 +13,7 @@ from benchmarks.engine.sides import EQUAL, MODES, SLOTS, Sides, Stage, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Ratio, in_turn
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 
 AIM = 1.4
 PEER = "1.28–1.36"

@@ -20,9 +20,9 @@ from benchmarks.engine.sides import EQUAL, Diffusers, Sides, Stage, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Times, in_turn
+from stage_api.spec import Mode
 from stage_runtime.assemble_rank import pipeline_parts
 from stage_runtime.core.outcome import Completed, Output
-from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.arguments import small_arguments
 from stage_runtime.runner.runner import Runner
 

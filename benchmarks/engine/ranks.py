@@ -15,7 +15,7 @@ from benchmarks.engine.sides import MIXED, MODES, Sides, Stage, pixels
 from benchmarks.options import Options
 from benchmarks.report import Row
 from benchmarks.timing import Ratio, in_turn
-from stage_runtime.engine.mode import Mode
+from stage_api.spec import Mode
 
 AIMS = {Mode.REQUEST: 1.05, Mode.STEP: 1.10}
 PEER = {Mode.REQUEST: "1.12–1.16", Mode.STEP: "1.23–1.44"}

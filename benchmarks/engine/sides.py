@@ -16,11 +16,11 @@ from benchmarks.machine import assert_one_thread
 from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.manifest import parse_stage
+from stage_api.spec import Mode
 from stage_runtime.assemble import build_engine
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
-from stage_runtime.engine.mode import Mode
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes

@@ -16,8 +16,8 @@ from benchmarks.machine import assert_one_thread
 from benchmarks.options import Options
 from benchmarks.report import Row
 from stage_api.config import StageConfig
+from stage_api.spec import Mode
 from stage_runtime.engine.engine import Engine
-from stage_runtime.engine.mode import Mode
 from stage_runtime.pipelines.contract import ResolvedModel
 
 T = TypeVar("T")

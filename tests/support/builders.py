@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from stage_api.spec import Mode
+from stage_runtime.assemble import SCHEDULERS
 from stage_runtime.core.request import BatchKey, Request, Value
 from stage_runtime.engine.engine import Engine
-from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.base import Executor
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler

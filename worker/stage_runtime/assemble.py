@@ -5,7 +5,8 @@ Importing it loads no torch: what lies below the line is imported by the thread 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,11 +14,10 @@ from stage_api.config import StageConfig, parse
 from stage_api.errors import Fault, SpecError
 from stage_api.execution import unsupported
 from stage_api.offload import skips_warmup
-from stage_api.spec import EngineProcess, EngineSpec
+from stage_api.spec import EngineProcess, EngineSpec, Mode
 from stage_api.startup_progress import StartProgress
 from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.engine import Engine
-from stage_runtime.engine.mode import SCHEDULERS, Mode
 from stage_runtime.executor.select import select
 from stage_runtime.extensions import Given, stage_classes, with_runner
 from stage_runtime.hosting.client import StageClient
@@ -28,11 +28,18 @@ from stage_runtime.pipelines.served import resolve_model
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler
+from stage_runtime.sched.request import RequestScheduler
+from stage_runtime.sched.step import StepScheduler
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from stage_runtime.server.http.drain import Drain
+
+SCHEDULERS: Final[Mapping[Mode, type[BaseScheduler]]] = {
+    Mode.REQUEST: RequestScheduler,
+    Mode.STEP: StepScheduler,
+}
 
 
 def build_engine(
@@ -150,7 +157,7 @@ def _scheduler(config: StageConfig, own: type[BaseScheduler] | None) -> BaseSche
     """Slots are counted for each copy of the model; which copy has which request is the executor's business."""
     spec, copies = config.engine, config.parallelism.data
     max_wait_s = spec.max_wait_ms / 1000
-    return (own or SCHEDULERS[Mode(spec.mode.value)])(
+    return (own or SCHEDULERS[spec.mode])(
         max_num_seqs=spec.max_num_seqs * copies,
         max_queue_size=spec.max_queue_size,
         coalescing=Coalescing(max_wait_s) if copies == 1 else Coalescing.data_parallel(max_wait_s),

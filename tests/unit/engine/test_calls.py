@@ -9,6 +9,7 @@ import pytest
 
 from stage_runtime.calls import Call
 from stage_runtime.core.errors import EngineHung
+from stage_runtime.core.outcome import Output
 from support.builders import EngineBuilder, some_requests
 from support.scripted import PATIENCE_S, ManualClock
 
@@ -23,11 +24,13 @@ class OverdueClock(ManualClock):
         return self.now_s
 
 
-def test_outputs_come_in_the_order_of_their_requests() -> None:
+def test_each_output_comes_with_the_place_of_its_request() -> None:
     with EngineBuilder().queue(2).started() as (engine, _):
         steps: list[tuple[int, int]] = []
+        outputs: dict[int, Output] = {}
         call = Call(engine, some_requests("abcde"), Semaphore(2))
-        assert len(call.outputs(lambda done, total: steps.append((done, total)))) == 5
+        call.run(outputs.__setitem__, lambda done, total: steps.append((done, total)))
+        assert sorted(outputs) == [0, 1, 2, 3, 4]
         assert steps[-1] == (20, 20)
 
 
@@ -38,7 +41,9 @@ def test_a_tick_that_hangs_ends_the_call_with_that_error() -> None:
         ThreadPoolExecutor(1) as threads,
     ):
         gate = executor.block()
-        waiting = threads.submit(Call(engine, some_requests("ab"), Semaphore(2)).outputs, False)
+        waiting = threads.submit(
+            Call(engine, some_requests("ab"), Semaphore(2)).run, lambda _place, _output: None, False
+        )
         gate.wait_arrival()
         clock.going = True
         with pytest.raises(EngineHung, match="has made no progress"):

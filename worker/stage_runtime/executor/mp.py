@@ -112,7 +112,6 @@ class MpExecutor:
 
     @property
     def capability(self) -> Capability:
-        """What the loaded model can do."""
         return self._capability
 
     @property
@@ -154,7 +153,6 @@ class MpExecutor:
         return outcomes
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Have the ranks stop working on these."""
         self._dispatch.forget(request_ids)
         drop(self._ledger.forget(request_ids), self._receiver)
         self._send(Run(wave=Wave(wave_id=self._last_wave, finished_ids=tuple(request_ids)), places={}))
@@ -192,11 +190,9 @@ class MpExecutor:
         return combined(call, self._answers)
 
     def wake(self) -> None:
-        """Make a poll that waits return."""
         self._channel.wake()
 
     def when_dead(self, callback: Callable[[EngineDeadError], None]) -> None:
-        """Call `callback` when the group dies, also while nobody polls."""
         with self._dying:
             if self._death is None:
                 self._on_death.append(callback)
@@ -208,7 +204,6 @@ class MpExecutor:
         self._die(death)
 
     def health(self) -> None:
-        """Raises what killed the group, if anything did."""
         if self._death is None and not self._closed and (death := self._cause()) is not None:
             self._die(death)
         if self._death is not None:
