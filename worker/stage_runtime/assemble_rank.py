@@ -46,7 +46,7 @@ from stage_runtime.runner.runner import Runner, RunnerParts
 from stage_runtime.runner.script_factory import ScriptFactory
 from stage_runtime.runner.step_runner import StepRunner
 from stage_runtime.scripts.hooks import CallHook
-from stage_runtime.scripts.known_facts import settle
+from stage_runtime.scripts.known_facts import with_known_facts
 from stage_runtime.scripts.progress import Unit
 from stage_runtime.scripts.replay import can_interrupt
 from stage_runtime.scripts.target import Target
@@ -278,10 +278,10 @@ def pipeline_parts(
     Raises: ModelError when it can't be run; SpecError, on every rank, when a feature does not suit it.
     """
     output = options.output if options.deliver is None else deferred(options.output, pipeline)
-    settled = settle(pipeline)
-    of_features = tuple(hook for feature in features for hook in feature.hooks(settled))
-    loaded = Loaded.of(settled, of_features)
-    ask_many = small_requests(ask, output, settled.device)
+    known = with_known_facts(pipeline)
+    of_features = tuple(hook for feature in features for hook in feature.hooks(known))
+    loaded = Loaded.of(known, of_features)
+    ask_many = small_requests(ask, output, known.device)
     found = probe(loaded, ask_many)
     overlay = loaded.overlay if found.disturbs_processors else None
     keepers: list[CallHook] = [loaded.contexts] if loaded.contexts.modules else []
@@ -296,7 +296,7 @@ def pipeline_parts(
         any_failed=None if control is None else control.any_failed,
     )
     hub = Hub(batcher, frozenset(found.denoisers), found.plan.unit is not Unit.CALL, overlay)
-    factory = ScriptFactory(settled, hub, output.arguments, features, plan=found.plan)
+    factory = ScriptFactory(known, hub, output.arguments, features, plan=found.plan)
     small = ask_many([PROMPT], SEED, STEPS)
     served = Served(
         found, bool(keepers), lambda call: any(h.needs_solo(call) for h in batcher.hooks), context

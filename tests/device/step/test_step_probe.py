@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from stage_runtime.core.errors import ModelError
-from stage_runtime.core.outcome import Completed, Modality
+from stage_runtime.core.outcome import Completed, Failed, Modality
 from stage_runtime.pipelines.families.digits.model import DigitsModel
 from support.step_models import (
     AnswersForOne,
@@ -82,3 +83,27 @@ def test_a_model_whose_results_are_not_finite_stops_the_start() -> None:
 
     with pytest.raises(ModelError, match="Hazy can't be run: the model's results for this request hold"):
         step_worker(a_model(Hazy))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_state_that_stops_being_finite_fails_its_request_alone_though_its_picture_is_clamped(
+    value: float,
+) -> None:
+    class Overflowing(DigitsModel):
+        def step_scheduler(self, states: Any, prediction: torch.Tensor) -> Any:
+            moved = super().step_scheduler(states, prediction)
+            spoilt = [s.asked.digit == 8 and s.step == s.steps for s in moved]
+            return [
+                replace(s, noisy=s.noisy * value) if bad else s for s, bad in zip(moved, spoilt, strict=True)
+            ]
+
+        def post_decode(self, states: Any) -> Any:
+            return super().post_decode([replace(s, noisy=s.noisy.nan_to_num()) for s in states])
+
+    stage = step_stage(a_model(Overflowing))
+    stage.arrive(digit("bad", "8"), digit("good", "1"))
+    ended = stage.run()
+    assert isinstance(ended["good"], Completed)
+    bad = ended["bad"]
+    assert isinstance(bad, Failed)
+    assert (bad.status, bad.code) == (500, "non_finite_output")

@@ -86,7 +86,7 @@ def load(
     _check_vocabularies(model.path, pipeline)
     pipeline.set_progress_bar_config(disable=True)
     for name, module in modules_of(pipeline):
-        _settle(module, on_cpu=compute_device(device).kind is Device.CPU)
+        _fix_for_serving(module, on_cpu=compute_device(device).kind is Device.CPU)
         _check_dtype(name, module, dtype)
     try:
         return pipeline.to(device)
@@ -165,7 +165,7 @@ def _check_vocabularies(model_dir: Path, pipeline: Any) -> None:
             )
 
 
-def _settle(module: torch.nn.Module, *, on_cpu: bool) -> None:
+def _fix_for_serving(module: torch.nn.Module, *, on_cpu: bool) -> None:
     """Fix the module for serving: no dropout, no gradients, weights in memory of their own."""
     module.eval().requires_grad_(False)
     if on_cpu:

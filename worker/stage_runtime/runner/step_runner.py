@@ -18,7 +18,7 @@ from stage_runtime.batching.step_calls import METHODS, StepCalls
 from stage_runtime.batching.step_probe import Findings
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.error_codec import words_of
-from stage_runtime.core.errors import InternalError, InvalidRequest, OutOfMemory
+from stage_runtime.core.errors import InternalError, InvalidRequest, NonFiniteOutput, OutOfMemory
 from stage_runtime.core.memory import NO_MEMORY, out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
@@ -34,6 +34,7 @@ from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import StepResult, StepState
 from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import PIXELS, TENSORS, Made, modality_of
+from stage_runtime.scripts.finite import check_finite
 from stage_runtime.scripts.target import OnAnswer
 
 log = logging.getLogger(__name__)
@@ -234,6 +235,10 @@ class StepRunner:
             return self._progressed(request, state, result)
         if isinstance(result, Exception) or result is None:
             return self._failed(member, result or InternalError("it was not decoded"))
+        try:
+            check_finite(_contents(state), "state")
+        except NonFiniteOutput as error:
+            return self._failed(member, error)
         if self._deliver is not None:
             self._deliver(Made(request.request_id, result, state.step, self._end(member)))
             return Computed(request.request_id)
@@ -278,3 +283,9 @@ class StepRunner:
             denoise=member.denoised_s - member.prepared_s,
             decode=time.perf_counter() - member.denoised_s,
         )
+
+
+def _contents(state: StepState) -> dict[str, Any]:
+    """What a state holds, by name: a decoder may clamp what isn't finite in it."""
+    names = getattr(state, "__dataclass_fields__", None) or getattr(state, "__dict__", {})
+    return {name: getattr(state, name) for name in names}
