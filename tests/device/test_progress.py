@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from stage_runtime.core.outcome import Completed, Progressed
-from stage_runtime.core.request import Request
 from stage_runtime.runner.output import PIXELS
 from stage_runtime.scripts.progress import LoopPlan, Progress, Unit
 from support.hub_stage import HubStage, ask, plain
+from support.interrupted import interrupted
 from support.tiny_models import TinyModel, load_plain, reference_arguments
 from support.toy_pipeline import BASE, ToyDenoiser, ToyPipeline, toy
 
@@ -31,35 +31,6 @@ SCHEDULERS = (
     "PNDMScheduler",
     "UniPCMultistepScheduler",
 )
-
-
-class StoppingBar:
-    """A progress bar that interrupts its pipeline after so many turns."""
-
-    def __init__(self, pipeline: Any, after: int) -> None:
-        self.pipeline, self.left = pipeline, after
-
-    def __enter__(self) -> StoppingBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def set_postfix(self, **_shown: object) -> None:
-        return
-
-    def update(self, count: int = 1) -> None:
-        self.left -= count
-        self.pipeline._interrupt = self.pipeline._interrupt or self.left <= 0
-
-
-def interrupted(pipeline: Any, request: Request, after: int) -> np.ndarray:
-    """What plain diffusers makes of a request that is interrupted after so many turns of its loop."""
-    pipeline.progress_bar = lambda iterable=None, total=None: StoppingBar(pipeline, after)
-    try:
-        return plain(pipeline, request, "np")
-    finally:
-        del pipeline.progress_bar
 
 
 @pytest.fixture(scope="module")
