@@ -27,7 +27,15 @@ from stage_runtime.core.memory import out_of_memory
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.starting import Tell, untold
 from stage_runtime.devices.kinds import choose_device, compute_device
-from stage_runtime.features.feature import Feature, Features, Served, Unsuitable, claimed, suited
+from stage_runtime.features.feature import (
+    Feature,
+    Features,
+    Served,
+    Unsuitable,
+    carried_by,
+    claimed,
+    suited,
+)
 from stage_runtime.features.guidance.feature import Guidance
 from stage_runtime.features.vae.feature import VaeSlicing, VaeTiling
 from stage_runtime.ipc.file_pipe import FilePipe
@@ -230,6 +238,7 @@ def _runner_of(  # noqa: PLR0913 - what a runner depends on
     """The stage's own runner, or the one for what the record's loader gave."""
     kind: Any = parts.runner
     if kind is not None and not (isinstance(kind, type) and issubclass(kind, Runner)):
+        carried_by(kind, features)
         own: ModelRunner = kind(
             model, ask, on_fault=on_fault, sample_rate=_sample_rate(model), options=options
         )

@@ -15,7 +15,9 @@ from stage_runtime import assemble_rank
 from stage_runtime.features.feature import Feature, claimed
 from stage_runtime.pipelines.loader import load
 from stage_runtime.pipelines.registry import resolve
+from stage_runtime.worker.parts import WorkerParts
 from support.hub_stage import HubStage, ask, relative
+from support.light_runner import LightRunner
 from support.mp_stage import a_config
 from support.small_features import Adapters, AlsoRefused, Refused, Shallow, Unsure
 from support.toy_pipeline import BASE, toy
@@ -110,6 +112,17 @@ def test_a_target_under_which_a_model_draws_otherwise_is_refused_at_load() -> No
         HubStage.of(toy(), BASE, features=(Unsure(other),))
     same = HubStage.of(toy(), BASE, features=(Unsure(lambda value: value),))
     assert same.capability.batches
+
+
+def test_a_runner_that_would_drop_a_feature_without_a_word_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"extensions.runner: expected a subclass of .* for spec.unsure"):
+        assemble_rank.assemble_worker(
+            lambda _device: toy(),
+            lambda prompt, steps: {**BASE, "prompt": prompt, "num_inference_steps": steps},
+            torch.device("cpu"),
+            parts=WorkerParts(runner=LightRunner),
+            features=(Unsure(None),),
+        )
 
 
 def test_a_stage_that_asks_for_nothing_gets_no_feature() -> None:

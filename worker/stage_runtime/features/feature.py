@@ -124,6 +124,20 @@ def claimed(kinds: Sequence[type[Feature]], config: StageConfig, model: Resolved
     return tuple(found)
 
 
+def carried_by(runner: type, features: Features) -> None:
+    """A runner that is none of the runtime's own knows no hooks and no targets. Raises: SpecError where some are asked
+    for, since they would be dropped without a word.
+    """
+    lost = [one for one in features if any(_brings(one, what) for what in ("hooks", "target"))]
+    if lost:
+        expected = f"a subclass of runner.runner.Runner, for {', '.join(one.field for one in lost)}"
+        raise SpecError([Fault("spec.engine.extensions.runner", expected, runner.__name__)])
+
+
+def _brings(feature: Feature, method: str) -> bool:
+    return getattr(type(feature), method) is not getattr(Feature, method)
+
+
 def suited(feature: Feature, why: str, agree: Callable[[bool], bool]) -> None:
     """Go on where the model suits the feature on every rank: `why` is what is against it here, "" if nothing.
 
