@@ -63,8 +63,11 @@ class Inquirer:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            if self._may_act():
-                await self.round()
+            try:
+                if self._may_act():
+                    await self.round()
+            except Exception:  # whatever an answer holds, who only tells must not end who acts
+                log.exception("pods could not be asked")
             await asyncio.sleep(LOOK_S)
 
     async def round(self) -> None:
