@@ -36,6 +36,46 @@ def test_a_replica_spans_two_nodes_and_ends_and_comes_back_as_one(
     client.ask_until_served(stage.url)
 
 
+def test_when_one_pod_of_two_is_deleted_what_runs_is_finished(
+    make_stage: StageMaker, make_traffic: TrafficMaker
+) -> None:
+    pair = example("shapes-cfg2", topology={"ranksPerPod": 1}, podTemplate=on_nodes(*nodes()[1:3]))
+    stage = make_stage("leaving", pair).await_ready(within_s=2 * READY_S)
+    for epoch, ordinal in enumerate((0, 1)):
+        traffic = make_traffic(stage, workers=2, steps=40)
+        traffic.await_more(2)
+        pod = f"leaving-0-e{epoch}-{ordinal}"
+        kubectl(f"--namespace={stage.namespace}", "delete", "pod", pod, "--wait=false")
+        stage.await_epoch(epoch + 1, within_s=2 * READY_S)
+        found = kinds(traffic.end())
+        assert not [kind for kind in found if kind[1] in ("engine_dead", "engine_hung")], found
+    assert stage.status()["disruptions"] == stage.status()["restarts"] == 2
+
+
+@needs_own_cluster
+def test_a_node_that_loses_power_under_one_pod_of_two_is_not_counted(
+    cluster: LiveCluster, make_stage: StageMaker
+) -> None:
+    pair = example(
+        "shapes-cfg2",
+        topology={"ranksPerPod": 1},
+        podTemplate=on_nodes(*nodes()[1:3]),
+        failurePolicy={"maxRestarts": 0},
+    )
+    stage = make_stage("halved", pair).await_ready(within_s=2 * READY_S)
+    node = node_of(stage, 1)
+    cluster.stop(node)
+    try:
+        until(lambda: stage.replica().get("history", {}).get("last"), "the end to be judged")
+        last = stage.replica()["history"]["last"]
+        assert (last["reason"], last["node"]) == ("NodeLost", node)
+        assert stage.condition("Failed")["status"] == "False"
+    finally:
+        cluster.start(node)
+    until(lambda: is_ready(node), f"{node} to be ready")
+    stage.await_epoch(1, within_s=2 * READY_S)
+
+
 def is_ready(node: str) -> bool:
     """Whether it says so."""
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
