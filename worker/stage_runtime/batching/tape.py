@@ -30,7 +30,7 @@ class Taped:
     result: Any
     wrote: bool
     own_processors: bool
-    """The request had put attention processors of its own on a module."""
+    """The request had put attention processors of its own on that module."""
 
 
 @dataclass(slots=True)
@@ -122,8 +122,8 @@ def _answer(script: Script, call: Call, loaded: Loaded, tape: Tape) -> None:
     arguments = {**dict(zip(parameters, call.args, strict=False)), **call.kwargs}
     before = clone(arguments)
     versions = [tensor._version for _, tensor in tensors(arguments)]
-    own_processors = loaded.overlay.disturbed
-    tape.disturbed = tape.disturbed or own_processors
+    own_processors = loaded.overlay.disturbs(module)
+    tape.disturbed = tape.disturbed or loaded.overlay.disturbed
     try:
         with loaded.around(call):
             result = run(module, call.method, arguments)

@@ -51,6 +51,14 @@ class ProcessorOverlay:
         """True when some module has another processor than at load."""
         return any(part.processor is not base for part, base in zip(self._holders, self._base, strict=True))
 
+    def disturbs(self, module: torch.nn.Module) -> bool:
+        """True when a part of this module has another processor than at load."""
+        inside = {id(part) for part in module.modules()} if self.disturbed else set()
+        return any(
+            id(part) in inside and part.processor is not base
+            for part, base in zip(self._holders, self._base, strict=True)
+        )
+
     def restore(self) -> None:
         """Put the processors of load time back."""
         self._put(self._base)

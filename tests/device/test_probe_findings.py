@@ -1,0 +1,104 @@
+"""What a model does at load that it isn't expected to is a reason to run alone, or not to start, and never a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, ModelMixin
+from diffusers.configuration_utils import ConfigMixin, register_to_config
+
+from stage_runtime.core.errors import ModelError
+from stage_runtime.core.outcome import Completed
+from stage_runtime.scripts.tensor_tree import relative_error
+from support.hub_stage import HubStage, ask
+from support.toy_pipeline import BASE, ToyDenoiser, ToyPipeline, toy
+
+
+class OnceDenoiser(ToyDenoiser):
+    """Takes each tensor of latents once, as those with a cache of keys do, and fails when it is asked again."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, timestep: torch.Tensor, prompt_embeds: torch.Tensor
+    ) -> torch.Tensor:
+        seen = self.__dict__.setdefault("seen", set())
+        key = (len(hidden_states), hidden_states.sum().item(), prompt_embeds.sum().item())
+        if key in seen:
+            raise IndexError("the cache is full")
+        seen.add(key)
+        return super().forward(hidden_states, timestep, prompt_embeds)
+
+
+class DecodingPipeline(ToyPipeline):
+    """Decodes its latents."""
+
+    def __init__(self, transformer: Any, scheduler: Any, vae: Any) -> None:
+        super().__init__(transformer, scheduler)
+        self.register_modules(vae=vae)
+
+    def denoise(self, scheduler: Any, latents: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
+        return self.vae.decode(super().denoise(scheduler, latents, embeds))
+
+
+class TilingDecoder(ModelMixin, ConfigMixin):
+    """Knows no other way than tiles."""
+
+    tiled = False
+
+    @register_to_config
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(1))
+
+    def enable_tiling(self) -> None:
+        self.tiled = True
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        if not self.tiled:
+            raise NotImplementedError("decoding without tiling has not been implemented yet")
+        return latents * self.gain
+
+
+class UntiledDecoder(TilingDecoder):
+    """Knows none at all."""
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("no decoder here")
+
+
+def decoding(vae: Any) -> Any:
+    return DecodingPipeline(ToyDenoiser().eval(), FlowMatchEulerDiscreteScheduler(), vae.eval())
+
+
+def test_a_model_that_can_not_be_asked_the_same_again_runs_alone_and_says_why() -> None:
+    stage = HubStage.of(toy(ToyPipeline, OnceDenoiser), BASE)
+    (found,) = stage.capability.components
+    assert not found.merges
+    assert "can't be asked the same again (IndexError: the cache is full" in found.reason
+    assert not stage.capability.resumable
+    stage.arrive(ask(BASE, "a", "a new prompt", steps=3, seed=77))
+    assert isinstance(stage.run()["a"], Completed)
+
+
+def test_a_decoder_that_knows_tiles_alone_gets_them() -> None:
+    pipeline = decoding(TilingDecoder())
+    stage = HubStage.of(pipeline, BASE)
+    assert pipeline.vae.tiled
+    stage.arrive(ask(BASE, "a", "a cat", steps=3))
+    assert isinstance(stage.run()["a"], Completed)
+
+
+def test_a_decoder_that_knows_no_way_does_not_start_with_its_own_words() -> None:
+    with pytest.raises(ModelError, match=r"can't be run from a prompt, .*no decoder here"):
+        HubStage.of(decoding(UntiledDecoder()), BASE)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.uint8, torch.complex64, torch.bfloat16], ids=str
+)
+def test_tensors_of_every_kind_can_be_compared(dtype: torch.dtype) -> None:
+    one = torch.tensor([1, 0, 1]).to(dtype)
+    other = torch.tensor([1, 1, 1]).to(dtype)
+    assert relative_error(one, one) == 0.0
+    assert relative_error(one, other) > 0.0
