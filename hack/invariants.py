@@ -1,6 +1,7 @@
 """The table of docs/invariants.md and the tests whose marks claim its ids.
 
-    python hack/invariants.py    write into the table which tests carry which id
+    python hack/invariants.py       write into the table how many tests carry each id
+    python hack/invariants.py ID    list the tests that carry it
 
 `tests/contract/test_invariants.py` holds the two to each other.
 """
@@ -8,38 +9,40 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "invariants.md"
-UNBUILT = "not yet built"
 
 
-def main() -> None:
-    claims: dict[str, list[str]] = defaultdict(list)
-    for test, ids in marked_tests().items():
-        for id_ in ids:
-            claims[id_].append(test)
-    TABLE.write_text("".join(f"{_with_tests(line, claims)}\n" for line in TABLE.read_text().splitlines()))
+def main(ids: list[str]) -> None:
+    claims = tests_of_ids()
+    if ids:
+        print("\n".join(test for id_ in ids for test in claims.get(id_, [])))
+        return
+    TABLE.write_text("".join(f"{_counted(line, claims)}\n" for line in TABLE.read_text().splitlines()))
     print(f"{TABLE.relative_to(ROOT)}: {len(claims)} invariants are shown by tests")
 
 
-def _with_tests(line: str, claims: dict[str, list[str]]) -> str:
+def tests_of_ids() -> dict[str, list[str]]:
+    """Invariant id -> the tests that carry it, in order."""
+    claims: dict[str, list[str]] = defaultdict(list)
+    for test, ids in sorted(marked_tests().items()):
+        for id_ in ids:
+            claims[id_].append(test)
+    return claims
+
+
+def _counted(line: str, claims: dict[str, list[str]]) -> str:
     row = _cells(line)
-    if row is None:
-        return line
-    shown_by = "<br>".join(f"`{test}`" for test in sorted(claims.get(row[0], []))) or UNBUILT
-    return f"| {row[0]} | {row[1]} | {shown_by} |"
+    return line if row is None else f"| {row[0]} | {row[1]} | {len(claims.get(row[0], []))} |"
 
 
-def rows() -> list[tuple[str, list[str]]]:
-    """(invariant id, the tests that its row names) for every row; no tests for one not yet built."""
-    found = [row for line in TABLE.read_text().splitlines() if (row := _cells(line))]
-    return [
-        (row[0], [] if row[2] == UNBUILT else [test.strip("` ") for test in row[2].split("<br>")])
-        for row in found
-    ]
+def rows() -> list[tuple[str, int]]:
+    """(invariant id, how many tests its row counts) for every row."""
+    return [(row[0], int(row[2])) for line in TABLE.read_text().splitlines() if (row := _cells(line))]
 
 
 def _cells(line: str) -> tuple[str, str, str] | None:
@@ -74,4 +77,4 @@ def _invariant_ids(tree: ast.AST) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

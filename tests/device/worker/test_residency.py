@@ -127,6 +127,7 @@ def test_level_two_really_frees_the_weights(model: Asleep) -> None:
     assert sum({t.data_ptr(): t.untyped_storage().nbytes() for t in weights}.values()) == whole
 
 
+@pytest.mark.invariant("OFFLOAD-INV-001")
 def test_health_counts_the_weights_that_are_there(shapes: Asleep) -> None:
     whole = one(shapes.stage, Health()).allocated_bytes
     shapes.stage.executor.control(Sleep(2))
@@ -144,6 +145,7 @@ def test_on_a_cpu_the_first_level_frees_nothing_and_says_so(shapes: Asleep) -> N
     assert one(shapes.stage, Health()).asleep
 
 
+@pytest.mark.invariant("OFFLOAD-INV-001")
 def test_a_sleep_goes_deeper_but_not_back(shapes: Asleep) -> None:
     shapes.stage.executor.control(Sleep(1))
     assert one(shapes.stage, Sleep(2)) > 0
@@ -158,6 +160,7 @@ def test_waking_what_is_awake_does_nothing_but_resume(shapes: Asleep) -> None:
     assert not shapes.stage.worker.paused
 
 
+@pytest.mark.invariant("OFFLOAD-INV-002")
 @levels
 def test_a_stage_that_sleeps_can_not_be_resumed(shapes: Asleep, level: Any) -> None:
     shapes.stage.executor.control(Sleep(level))
@@ -166,6 +169,7 @@ def test_a_stage_that_sleeps_can_not_be_resumed(shapes: Asleep, level: Any) -> N
     assert shapes.stage.worker.paused
 
 
+@pytest.mark.invariant("OFFLOAD-INV-003")
 def test_tied_weights_are_still_tied() -> None:
     """Also two views of one storage, which no list of names shows."""
     module = torch.nn.Module()
@@ -181,6 +185,7 @@ def test_tied_weights_are_still_tied() -> None:
     assert torch.equal(torch.cat([module.first, module.second]), whole)
 
 
+@pytest.mark.invariant("OFFLOAD-INV-003")
 def test_a_buffer_that_no_checkpoint_holds_keeps_what_it_was_changed_to() -> None:
     module = torch.nn.Linear(2, 2)
     module.register_buffer("positions", torch.arange(3.0), persistent=False)
@@ -209,6 +214,7 @@ def test_a_checkpoint_that_was_exchanged_is_not_taken_for_the_one_that_slept(sha
     assert not one(shapes.stage, Health()).paused
 
 
+@pytest.mark.invariant("OFFLOAD-INV-002")
 def test_a_checkpoint_that_is_gone_leaves_the_stage_asleep_and_able_to_wake(shapes: Asleep) -> None:
     before = drawn(shapes.stage, shapes.base, "before")
     folder = shapes_folder(shapes)
@@ -233,6 +239,7 @@ def test_the_copies_in_host_memory_give_back_what_a_device_held() -> None:
     assert {name: facts(tensor) for name, tensor in module.state_dict(keep_vars=True).items()} == before
 
 
+@pytest.mark.invariant("OFFLOAD-INV-004")
 def test_going_deeper_from_copies_in_host_memory_drops_them() -> None:
     module = torch.nn.Linear(3, 3)
     before = {name: facts(tensor) for name, tensor in module.state_dict(keep_vars=True).items()}
@@ -245,6 +252,7 @@ def test_going_deeper_from_copies_in_host_memory_drops_them() -> None:
     assert fresh.weight.numel() == 0, "level 2 read the checkpoint, and let go of it"
 
 
+@pytest.mark.invariant("OFFLOAD-INV-004")
 def test_a_closed_worker_holds_no_weights(shapes: Asleep) -> None:
     shapes.stage.executor.control(Sleep(2))
     shapes.stage.worker.close()
