@@ -13,7 +13,8 @@ from check_sizes import ROOT
 INDEX = ROOT / "docs" / "README.md"
 CHART = ROOT / "helm" / "omnistage"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), CHART / "README.md"])
-OWN_ROOT = {"architecture.md": ROOT / "worker/stage_runtime", "operator.md": ROOT / "operator/stage_operator"}
+RUNTIME, OPERATOR = ROOT / "worker/stage_runtime", ROOT / "operator/stage_operator"
+OWN_ROOTS = {"architecture.md": [RUNTIME, OPERATOR], "operator.md": [OPERATOR]}
 """Pages whose paths begin elsewhere, as they say."""
 TOP = "crds|constraints|docs|examples|hack|helm|models|operator|tests|worker"
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -65,9 +66,22 @@ def test_links_lead_to_headings_that_are_there(page: Path) -> None:
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     code = "\n".join(re.findall(r"^```.*?^```|`[^`\n]+`", text(page), re.MULTILINE | re.DOTALL))
     named = re.findall(rf"(?<![\w/.-])(?:{TOP})/[\w.*/-]*[\w*]", code)
-    if (below := OWN_ROOT.get(page.name, ROOT)) != ROOT:
-        named += re.findall(r"[\w/]+\.py", code)
-    assert [name for name in named if not any(ROOT.glob(name)) and not any(below.glob(name))] == []
+    if own := OWN_ROOTS.get(page.name, []):
+        named += re.findall(r"(?<![\w/.-])(?:\w+/)+(?:\w+\.py)?|\w+\.py", code)
+    assert [name for name in named if not any(any(root.glob(name)) for root in (ROOT, *own))] == []
+
+
+def test_the_drawing_of_the_architecture_shows_every_package() -> None:
+    drawing = re.findall(r"^```.*?^```", text(ROOT / "docs" / "architecture.md"), re.MULTILINE | re.DOTALL)[0]
+    packages = {path.parent.name for root in (RUNTIME, OPERATOR) for path in root.glob("*/__init__.py")}
+    assert packages - set(re.findall(r"(\w+)/", drawing)) == set()
+    assert {"crds/stage_api", "worker/stage_runtime", "operator/stage_operator"} <= set(drawing.split())
+
+
+def test_each_decision_has_a_number_of_its_own_and_says_it() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert [page.name for page in pages if not text(page).startswith(f"# {int(page.name[:4])}. ")] == []
 
 
 @every_page
