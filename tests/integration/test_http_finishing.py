@@ -49,8 +49,8 @@ def test_a_client_ends_its_request_early_and_gets_the_image_so_far(
         finish_id = answer.headers["x-finish-id"]
         assert finish(client, finish_id).json() == {"finishing": 1}
         assert len(completed(answer)) == 1
-    gone = finish(client, finish_id)
-    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "request_not_found")
+    wait_until(lambda: finish(client, finish_id).status_code == 404)
+    assert finish(client, finish_id).json()["error"]["code"] == "request_not_found"
 
 
 def test_what_runs_is_ended_and_what_waits_goes_on_until_it_is_told_too(
