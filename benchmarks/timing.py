@@ -50,19 +50,11 @@ class Ratio:
 
     wall: float
     cpu: float
-    wall_min: float
-    """Best over best."""
-    cpu_min: float
 
     @classmethod
     def of(cls, ours: Times, theirs: Times) -> Ratio:
         """Of times taken in the same rounds."""
-        return cls(
-            wall=paired(ours.wall, theirs.wall),
-            cpu=paired(ours.cpu, theirs.cpu),
-            wall_min=min(ours.wall) / min(theirs.wall),
-            cpu_min=min(ours.cpu) / min(theirs.cpu),
-        )
+        return cls(wall=paired(ours.wall, theirs.wall), cpu=paired(ours.cpu, theirs.cpu))
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -10,7 +10,6 @@ from benchmarks.options import Options
 from benchmarks.report import Row
 from stage_runtime.sched.step import StepScheduler
 
-ORIENTATION = {"finish": "25 µs", "abort": "5 µs"}
 PEER = {"finish": "689–708 µs", "abort": "284–291 µs"}
 PEER_OCCUPANCY = {
     "one shape": "8.0",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
@@ -103,6 +103,3 @@ def _whole(value: Any) -> Any:
 WHOLE: Final = BeforeValidator(_whole)
 """Lets 8.0 pass as 8, the same number in JSON. NB: must stand after the bounds of an `Annotated`,
 or the JSON schema loses them."""
-
-Int = Annotated[int, WHOLE]
-"""An integer as JSON has it: 8 and 8.0 are the same number, "8" and true are none."""

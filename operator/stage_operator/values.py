@@ -56,8 +56,6 @@ class Api:
     The apiVersion of a kind, or None where the cluster hasn't got it.
     """
 
-    server_minor: int
-    """34 for Kubernetes 1.34."""
     pod_group: str | None = None
     """Kubernetes' own PodGroup, such as scheduling.k8s.io/v1beta1."""
     volcano: str | None = None

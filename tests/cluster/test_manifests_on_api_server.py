@@ -28,7 +28,7 @@ from unit.api.bad_stages import ROOT
 NAMESPACE = "omnistage-manifests-test"
 POD_GROUPS = "scheduling.k8s.io/v1beta1"
 SETTINGS = PlanSettings(worker_image="registry.example/worker:1")
-PLAIN = Api(server_minor=37)
+PLAIN = Api()
 APPLY = (
     *("apply", "--server-side", f"--field-manager={FIELD_MANAGER}", "--force-conflicts"),
     *("-o", "json", "-f", "-"),
@@ -195,7 +195,7 @@ def test_a_restricted_namespace_takes_no_folder_of_a_node() -> None:
 def test_the_server_takes_the_group_of_a_life_where_it_serves_groups() -> None:
     if POD_GROUPS not in succeed("api-versions").split():
         pytest.skip(f"NOT TESTED: this cluster doesn't serve {POD_GROUPS}")
-    api = Api(server_minor=37, pod_group=POD_GROUPS)
+    api = Api(pod_group=POD_GROUPS)
     stage = defaulted("two-pods", STAGES["two-pods"])
     group = pod_group(stage, 0, 1, api)
     assert group is not None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import calendar
 import copy
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -157,11 +155,6 @@ class LiveStage:
         )
         kubectl(self._at, "exec", pod, "--", "python", "-c", program, str(rank), str(number))
 
-    def gap_s(self, ended: Manifest, then: str) -> float:
-        """From the end of a container to when a pod was made, in seconds, as Kubernetes tells: whole ones."""
-        finished = ended["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
-        return _unix_s(self.pod(then)["metadata"]["creationTimestamp"]) - _unix_s(finished)
-
     def story(self) -> str:
         """All there is to say, for who reads why a test failed."""
         events = items("events", self.namespace)
@@ -174,10 +167,6 @@ class LiveStage:
         status = json.dumps(self.status(), indent=1)
         table = kubectl(self._at, "get", f"{names.PLURAL},pods", "-o", "wide")
         return "\n".join((table, status, *told[-40:]))
-
-
-def _unix_s(text: str) -> float:
-    return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
 
 
 def _over(ours: Manifest, theirs: Manifest) -> Manifest:

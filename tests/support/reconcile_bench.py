@@ -57,7 +57,7 @@ class Bench:
             ),
             self.decide,
             PlanSettings("image"),
-            api=lambda: Api(server_minor=37),
+            api=lambda: Api(),
             may_act=lambda: self.may_act,
         )
         metadata = {"namespace": "ns", "name": "s", "uid": "stage-uid", "generation": 1}
@@ -85,7 +85,7 @@ class Bench:
 
     def objects(self) -> Objects:
         """What the next plan would be made from."""
-        found = self.cache.objects(KEY, Api(server_minor=37))
+        found = self.cache.objects(KEY, Api())
         assert found is not None
         return found
 

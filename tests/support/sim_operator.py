@@ -37,7 +37,7 @@ class SimOperator:
 
     def __init__(self, cluster: SimCluster, api: Api | None = None, clock_s: float = 0.0) -> None:
         self.cluster = cluster
-        self.api = Api(server_minor=37) if api is None else api
+        self.api = Api() if api is None else api
         self.seen: dict[str, Raw] = {}
         self.departed = Departed()
         self.refusals: tuple[Refusal, ...] = ()

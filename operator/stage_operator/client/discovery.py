@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,9 +33,7 @@ async def discover(kube: Kube, *, nodes: bool) -> Api:
         for version in group.get("versions", ())
     }
     own = tuple(f"{_POD_GROUPS}/{version}" for version in _POD_GROUP_VERSIONS)
-    version = await kube.fetch("/version")
     return Api(
-        server_minor=minor_of(str(version.get("minor", ""))),
         pod_group=await _first(kube, served, own, "podgroups"),
         volcano=await _first(kube, served, (_VOLCANO,), "podgroups"),
         coscheduling=await _first(kube, served, (_COSCHEDULING,), "podgroups"),
@@ -69,13 +66,6 @@ def children(api: Api) -> tuple[Resource, ...]:
     )
     kinds = (*CHILD_KINDS, *((version, kind) for version, kind in optional if version is not None))
     return tuple(resource_of(version, kind) for version, kind in kinds)
-
-
-def minor_of(text: str) -> int:
-    """The number in a version's minor part, which some vendors follow by a plus. Trouble if there is none."""
-    if (found := re.match(r"\d+", text)) is None:
-        raise Trouble(f"the API server calls its minor version {text!r}")
-    return int(found.group())
 
 
 async def _first(kube: Kube, served: dict[str, str], versions: Sequence[str], plural: str) -> str | None:

@@ -33,7 +33,6 @@ WHOLE: Final = frozenset(
 )
 """All pods of the life have been there: one that isn't has been taken away."""
 LIVE: Final = WHOLE | {ReplicaPhase.PENDING}
-ENDING: Final = frozenset({ReplicaPhase.DRAINING, ReplicaPhase.TERMINATING})
 ONCE_READY: Final = frozenset({ReplicaPhase.READY, ReplicaPhase.NOT_READY})
 DRAINING_REASONS: Final = frozenset({Reason.DELETED, Reason.EVICTED, Reason.PREEMPTED, Reason.NODE_DRAINED})
 """Ends that begin by asking a pod to go, which may still have work: the others stay as long as it does."""

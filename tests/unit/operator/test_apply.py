@@ -28,7 +28,7 @@ def test_a_pod_made_before_a_crash_is_taken_for_what_it_is(bench: Bench) -> None
     bench.kube.store(child("Pod", "s-0-e0-0", spec={}, status={"phase": "Running"}))
     bench.plan = Plan({}, (CreatePod(child("Pod", "s-0-e0-0", spec={})),))
     bench.turn()
-    objects = bench.cache.objects(KEY, Api(server_minor=37))
+    objects = bench.cache.objects(KEY, Api())
     assert objects is not None
     assert [pod["status"] for pod in objects.pods] == [{"phase": "Running"}]
     assert not objects.refusals
@@ -95,12 +95,12 @@ def test_a_pod_that_needs_its_grace_stays_in_sight_until_it_is_gone(bench: Bench
     uid = pod["metadata"]["uid"]
     bench.plan = Plan({}, (DeletePod("s-0-e0-0", uid, grace_seconds=5),))
     bench.turn()
-    objects = bench.cache.objects(KEY, Api(server_minor=37))
+    objects = bench.cache.objects(KEY, Api())
     assert objects is not None
     assert "deletionTimestamp" in objects.pods[0]["metadata"]
     bench.plan = Plan({}, (DeletePod("s-0-e0-0", uid, force=True),))
     bench.turn()
-    objects = bench.cache.objects(KEY, Api(server_minor=37))
+    objects = bench.cache.objects(KEY, Api())
     assert objects is not None
     assert objects.pods == ()
 

@@ -11,7 +11,7 @@ from support.sim_cluster import SimCluster, stage
 from support.sim_operator import SimOperator
 
 TWO_PODS = {"parallelism": {"data": 2}, "topology": {"ranksPerPod": 1}}
-GANGS = Api(37, pod_group="scheduling.k8s.io/v1beta1")
+GANGS = Api(pod_group="scheduling.k8s.io/v1beta1")
 
 
 def _world(api: Api | None = None, **spec: Any) -> tuple[SimCluster, SimOperator]:
@@ -68,7 +68,7 @@ def test_a_life_of_several_pods_has_a_group_of_its_own_for_as_long_as_its_pods()
 
 
 def test_a_cluster_that_learns_of_groups_later_gives_none_to_lives_without() -> None:
-    cluster, operator = _world(Api(37), **TWO_PODS)
+    cluster, operator = _world(Api(), **TWO_PODS)
     operator.api = GANGS
     operator.settle()
     assert _names(cluster, "PodGroup") == []

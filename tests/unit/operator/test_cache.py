@@ -13,7 +13,7 @@ from stage_operator.observed.cache import NODE, POD, STAGE, Cache, kind_of
 from stage_operator.values import Api, ChildKey, Gone, StageKey
 
 KEY = StageKey("ns", "s")
-API = Api(server_minor=37)
+API = Api()
 
 
 def stage(version: int, **fields: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class House:
             self.cache,
             metrics,
             Settings(plan=PlanSettings("image")),
-            api=Api(server_minor=37, nodes=False),
+            api=Api(nodes=False),
             on_news=self.news.extend,
         )
         self.watches = ChildWatches(kube, self.resync, metrics, namespaces=(), on_event=self.take)

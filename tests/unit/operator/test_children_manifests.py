@@ -21,9 +21,8 @@ from stage_operator.manifests.secret import keys, new_keys
 from stage_operator.values import Api, Manifest, PlanSettings
 from support.stages import TWO_PODS, from_source, stage_of
 
-PLAIN = Api(server_minor=37)
+PLAIN = Api()
 RICH = Api(
-    server_minor=37,
     pod_group="scheduling.k8s.io/v1beta1",
     volcano="scheduling.volcano.sh/v1beta1",
     coscheduling="scheduling.x-k8s.io/v1alpha1",

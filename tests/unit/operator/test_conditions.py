@@ -215,7 +215,7 @@ def test_a_selector_finds_the_pods_that_serve() -> None:
 
 def test_where_nodes_cannot_be_seen_a_pod_that_does_not_go_is_given_up_after_its_time() -> None:
     cluster = SimCluster(stage())
-    operator = SimOperator(cluster, Api(37, nodes=False))
+    operator = SimOperator(cluster, Api(nodes=False))
     operator.settle()
     pod = cluster.pods["pics-0-e0-0"]
     cluster.off.add(pod["spec"]["nodeName"])

@@ -17,7 +17,7 @@ ENABLED = {"enabled": True, "tokenSecretRef": {"name": "steer", "key": "word"}}
 
 
 def made(stage: DiffusionStage) -> tuple[Mapping[str, Any], ...]:
-    return pods(stage, 0, 0, settings=PlanSettings(worker_image="worker"), api=Api(server_minor=37))
+    return pods(stage, 0, 0, settings=PlanSettings(worker_image="worker"), api=Api())
 
 
 def mounts(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stage_operator.client.discovery import minor_of
-from stage_operator.client.kube import NODES, PODS, STAGES, Trouble, resource_of
+from stage_operator.client.kube import NODES, PODS, STAGES, resource_of
 from stage_operator.client.rate import Bucket
 from stage_operator.observed.kopf_watches import Restarts
 from stage_operator.telemetry.health import Pulse, ailments
@@ -121,16 +120,6 @@ def test_a_healthy_process_has_no_ailments() -> None:
 def test_each_ailment_is_named(field: str) -> None:
     pulse = Pulse(**{**dict.fromkeys(("lag_s", "oldest_s", "longest_s", "quiet_s"), 0.0), field: 10_000.0})
     assert len(ailments(pulse)) == 1
-
-
-@pytest.mark.parametrize(("text", "minor"), [("34", 34), ("30+", 30)])
-def test_a_version_is_read_as_vendors_write_it(text: str, minor: int) -> None:
-    assert minor_of(text) == minor
-
-
-def test_a_version_without_a_number_is_trouble() -> None:
-    with pytest.raises(Trouble):
-        minor_of("")
 
 
 def test_paths_are_those_of_the_api() -> None:

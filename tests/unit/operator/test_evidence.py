@@ -62,7 +62,7 @@ def _node(name: str = "node-0", **spec: Any) -> dict[str, Any]:
 
 def _sight(*pods: dict[str, Any], node: dict[str, Any] | None = None, seen: Any = None) -> Sight:
     known = _node() if node is None else node
-    return observe(Objects(stage(), Api(37), pods, {"node-0": known}, seen=seen or {}))
+    return observe(Objects(stage(), Api(), pods, {"node-0": known}, seen=seen or {}))
 
 
 def _first(
@@ -214,7 +214,7 @@ def test_ranks_that_waited_in_vain_for_a_pod_without_a_node_are_not_to_blame() -
 
 
 def test_a_node_that_is_gone_or_out_of_service_is_lost_at_once() -> None:
-    sight = observe(Objects(stage(), Api(37), (_pod(0),), {}))
+    sight = observe(Objects(stage(), Api(), (_pod(0),), {}))
     end = first_end(3, sight.pods, (), sight, grace_s=45, timer=Timer(NOW_S))
     assert end is not None
     assert end.evidence.reason is Reason.NODE_LOST
@@ -223,7 +223,7 @@ def test_a_node_that_is_gone_or_out_of_service_is_lost_at_once() -> None:
 
 
 def test_where_nodes_cannot_be_seen_a_missing_one_says_nothing() -> None:
-    sight = observe(Objects(stage(), Api(37, nodes=False), (_pod(0),), {}))
+    sight = observe(Objects(stage(), Api(nodes=False), (_pod(0),), {}))
     assert first_end(3, sight.pods, (), sight, grace_s=45, timer=Timer(NOW_S)) is None
 
 

@@ -13,9 +13,8 @@ from stage_operator.manifests.pod import pods
 from stage_operator.values import Api, PlanSettings
 from support.stages import TWO_PODS, stage_of
 
-NONE = Api(server_minor=37)
+NONE = Api()
 ALL = Api(
-    server_minor=37,
     pod_group="scheduling.k8s.io/v1beta1",
     volcano="scheduling.volcano.sh/v1beta1",
     coscheduling="scheduling.x-k8s.io/v1alpha1",

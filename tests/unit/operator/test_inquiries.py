@@ -152,7 +152,7 @@ class World:
         asyncio.run(self.inquirer.round())
 
     def said(self) -> Any:
-        objects = self.cache.objects(StageKey("ns", "s"), Api(37))
+        objects = self.cache.objects(StageKey("ns", "s"), Api())
         assert objects is not None
         return objects.said.get("uid-s-0-e0-0")
 

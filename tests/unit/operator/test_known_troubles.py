@@ -96,7 +96,7 @@ def test_pods_that_a_node_refuses_do_not_pile_up() -> None:
 def test_nothing_of_a_stage_can_keep_a_namespace_from_going() -> None:
     raw = stage(parallelism={"data": 2}, topology={"ranksPerPod": 1})
     sound = parse_stage(raw, executable=True)
-    api = Api(server_minor=37, pod_monitor="monitoring.coreos.com/v1")
+    api = Api(pod_monitor="monitoring.coreos.com/v1")
     made: list[dict[str, Any]] = [*children(sound, api, [0]), *pods(sound, 0, 0, settings=SETTINGS, api=api)]
     assert made
     for each in made:

@@ -16,7 +16,7 @@ from stage_operator.values import Api, Manifest, PlanSettings
 from support.stages import COMMIT, TWO_PODS, from_source, stage_of
 
 SETTINGS = PlanSettings(worker_image="registry.example/worker:1")
-PLAIN = Api(server_minor=37)
+PLAIN = Api()
 
 
 def made(stage: DiffusionStage, replica: int = 0, epoch: int = 0, **more: Any) -> tuple[Manifest, ...]:

@@ -107,7 +107,7 @@ def test_a_cache_notes_what_it_is_told_of_stages_pods_and_nodes() -> None:
     clock.now_s += 1
     down = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
     cache.put(NODE, {"metadata": {"name": "n", "uid": "n", "resourceVersion": "3"}, "status": down})
-    objects = cache.objects(StageKey("ns", "s"), Api(37))
+    objects = cache.objects(StageKey("ns", "s"), Api())
     assert objects is not None
     assert objects.seen["s"][moments.begun(0)] == Seen(1000.0, "3", witnessed=False)
     assert objects.seen["u"][moments.READY] == Seen(1001.0, "a")

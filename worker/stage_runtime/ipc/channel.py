@@ -157,11 +157,6 @@ class EngineChannel:
         """Let `fd` end a wait whenever it is readable; looking at it is the caller's."""
         self._poll.register(fd, select.POLLIN)
 
-    def unwatch(self, fd: int) -> None:
-        """Undo `watch`, before `fd` is closed."""
-        with suppress(KeyError):
-            self._poll.unregister(fd)
-
     def seal(self) -> None:
         """Everybody is connected: let nobody else in, and leave no file behind. Idempotent.
 
