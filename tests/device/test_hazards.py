@@ -19,7 +19,7 @@ from stage_runtime.core.outcome import Aborted, Completed, Failed
 from stage_runtime.core.request import Request
 from stage_runtime.runner.hub import Hub
 from stage_runtime.scripts.isolation import CacheContexts
-from stage_runtime.scripts.script import components, open_script
+from stage_runtime.scripts.private_pipeline import components, open_script
 from support import tiny_models
 from support.hub_stage import HubStage, array, ask, plain, relative
 from support.tiny_models import load_plain

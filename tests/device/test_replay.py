@@ -13,8 +13,9 @@ from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.core.outcome import Completed, Progressed
 from stage_runtime.runner.output import PIXELS
 from stage_runtime.runner.step_walk import StepWalk
+from stage_runtime.scripts.private_pipeline import open_script
 from stage_runtime.scripts.replay import Recording, can_interrupt
-from stage_runtime.scripts.script import AT_STEP, Call, open_script
+from stage_runtime.scripts.script import AT_STEP, Call
 from support.hub_stage import HubStage, array, ask, plain
 from support.toy_pipeline import BASE, WritingDenoiser, toy
 

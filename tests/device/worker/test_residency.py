@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stage_runtime.core.control import Health, Pause, Resume, Sleep, Wake
 from stage_runtime.core.errors import InvalidRequest, RequestFailed
-from stage_runtime.scripts.script import components
+from stage_runtime.scripts.private_pipeline import components
 from stage_runtime.worker.residency import Residency
 from support import tiny_models
 from support.control_stage import (

@@ -16,7 +16,8 @@ from stage_runtime.core.errors import ModelError
 from stage_runtime.core.memory import out_of_memory
 from stage_runtime.scripts.hooks import CallHook, Run
 from stage_runtime.scripts.isolation import CacheContexts, ProcessorOverlay
-from stage_runtime.scripts.script import Call, Script, components, open_script
+from stage_runtime.scripts.private_pipeline import components, open_script
+from stage_runtime.scripts.script import Call, Script
 from stage_runtime.scripts.tensor_tree import clone, tensors
 
 

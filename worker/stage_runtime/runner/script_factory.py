@@ -10,9 +10,10 @@ import torch
 
 from stage_runtime.core.request import Request
 from stage_runtime.runner.hub import Hub
+from stage_runtime.scripts.private_pipeline import open_script
 from stage_runtime.scripts.progress import SCHEDULER_STEPS, LoopPlan, Progress
 from stage_runtime.scripts.replay import Checkpoint, Recording, can_interrupt
-from stage_runtime.scripts.script import Script, open_script
+from stage_runtime.scripts.script import Script
 
 STEPS_ARGUMENTS: Final = ("num_inference_steps", "decoder_num_inference_steps")
 """What pipelines call the number of steps."""

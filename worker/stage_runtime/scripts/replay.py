@@ -19,13 +19,8 @@ import torch
 
 from stage_runtime.core.errors import InternalError
 from stage_runtime.scripts.intercepted import Intercepted
-from stage_runtime.scripts.script import (
-    Call,
-    Script,
-    Together,
-    is_pipeline,
-    stateful_parts,
-)
+from stage_runtime.scripts.private_pipeline import is_pipeline, stateful_parts
+from stage_runtime.scripts.script import Call, Script, Together
 from stage_runtime.scripts.tensor_tree import blanks, clone, fill
 
 NoiseState = tuple[torch.Tensor, ...]

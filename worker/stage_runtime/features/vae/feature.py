@@ -10,7 +10,7 @@ from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_runtime.features.feature import Feature, Unsuitable
 from stage_runtime.pipelines.contract import ResolvedModel
-from stage_runtime.scripts.script import components
+from stage_runtime.scripts.private_pipeline import components
 
 
 class VaeSwitch(Feature):
