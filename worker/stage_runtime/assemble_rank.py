@@ -23,7 +23,7 @@ from stage_runtime.batching.tape import Loaded
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.core.request import BatchKey, Request
 from stage_runtime.core.starting import Tell, untold
 from stage_runtime.devices.kinds import choose_device, compute_device
@@ -143,7 +143,7 @@ def session(  # noqa: PLR0913 - what a rank is made of
     """
     topology = config.topology()
     place = topology.coordinates[rank].data
-    answers = rank == topology.data_primaries[place]
+    speaks = rank == topology.data_primaries[place]
     plays_to_the_end = config.engine.mode is Mode.REQUEST
     opened = None
     if file_pipe is not None:
@@ -151,12 +151,12 @@ def session(  # noqa: PLR0913 - what a rank is made of
         check_folder()
     deliveries = Deliveries()
     # A rank that doesn't answer makes no pictures: what it computes ends with it.
-    deliver = deliveries if plays_to_the_end or not answers else None
+    deliver = deliveries if plays_to_the_end or not speaks else None
     worker = build_worker(
         config, model, rank=rank, features=features, context=context, deliver=deliver, tell=tell
     )
     packer = None
-    if plays_to_the_end and answers:
+    if plays_to_the_end and speaks:
         packer = Packer(
             rank,
             worker.runner.convert,
@@ -167,7 +167,7 @@ def session(  # noqa: PLR0913 - what a rank is made of
     return Session(
         rank=rank,
         place=place,
-        answers=answers,
+        speaks_for_copy=speaks,
         plays_to_the_end=plays_to_the_end,
         worker=worker,
         channel=channel,

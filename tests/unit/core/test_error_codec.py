@@ -23,7 +23,7 @@ from stage_runtime.core.errors import (
     RequestAborted,
     RequestFailed,
 )
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.core.outcome import Failed, failed
 from stage_runtime.exit import exit_code_of, report_of
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode

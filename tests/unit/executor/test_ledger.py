@@ -53,17 +53,17 @@ def ledger_with(*request_ids: str, wave_id: int = 1) -> Ledger:
 def test_a_batch_is_split_by_request_id() -> None:
     ledger = ledger_with("a", "b")
     at = parcel("b")
-    settled = ledger.ticked(ticked(1, completed("b"), Progressed("a", 1, 4), parcels=(at,)))
-    assert [(d.outcome.request_id, d.parcel) for d in settled.deliveries] == [("b", at), ("a", None)]
+    content = ledger.ticked(ticked(1, completed("b"), Progressed("a", 1, 4), parcels=(at,)))
+    assert [(d.outcome.request_id, d.parcel) for d in content.deliveries] == [("b", at), ("a", None)]
 
 
 def test_a_preview_and_a_result_have_parcels_of_their_own() -> None:
     ledger = ledger_with("a", "b")
     preview = parcel("a", 1, preview=True)
-    settled = ledger.ticked(
+    content = ledger.ticked(
         ticked(1, Progressed("a", 1, 4, OUTPUT, 0), completed("b"), parcels=(preview, parcel("b", 2)))
     )
-    assert [d.parcel.ref.offset for d in settled.deliveries if d.parcel] == [1, 2]
+    assert [d.parcel.ref.offset for d in content.deliveries if d.parcel] == [1, 2]
 
 
 def test_an_output_is_delivered_after_its_request_is_computed() -> None:
@@ -77,9 +77,9 @@ def test_an_output_is_delivered_after_its_request_is_computed() -> None:
 def test_an_output_that_overtakes_waits_until_its_request_is_computed() -> None:
     ledger = ledger_with("a")
     assert ledger.ready(ready(1, completed("a"), parcel("a"))).deliveries == ()
-    settled = ledger.ticked(ticked(1, Computed("a")))
-    assert [d.outcome for d in settled.deliveries] == [Computed("a"), completed("a")]
-    assert settled.deliveries[1].parcel == parcel("a")
+    content = ledger.ticked(ticked(1, Computed("a")))
+    assert [d.outcome for d in content.deliveries] == [Computed("a"), completed("a")]
+    assert content.deliveries[1].parcel == parcel("a")
 
 
 @pytest.mark.invariant("DIFF-RUNTIME-INV-003")
@@ -87,9 +87,9 @@ def test_an_output_nobody_wants_any_more_is_freed() -> None:
     ledger = ledger_with("a")
     ledger.ticked(ticked(1, Computed("a")))
     ledger.forget(["a"])
-    settled = ledger.ready(ready(1, completed("a"), parcel("a")))
-    assert settled.deliveries == ()
-    assert settled.dropped == (parcel("a").ref,)
+    content = ledger.ready(ready(1, completed("a"), parcel("a")))
+    assert content.deliveries == ()
+    assert content.dropped == (parcel("a").ref,)
 
 
 @pytest.mark.invariant("DIFF-RUNTIME-INV-003")
@@ -104,8 +104,8 @@ def test_the_bytes_of_a_dropped_request_s_preview_are_freed() -> None:
     ledger = ledger_with("a")
     ledger.forget(["a"])
     at = parcel("a", preview=True)
-    settled = ledger.ticked(ticked(1, Progressed("a", 1, 4, OUTPUT, 0), parcels=(at,)))
-    assert settled.dropped == (at.ref,)
+    content = ledger.ticked(ticked(1, Progressed("a", 1, 4, OUTPUT, 0), parcels=(at,)))
+    assert content.dropped == (at.ref,)
 
 
 @pytest.mark.invariant("DIFF-RUNTIME-INV-005")
@@ -122,8 +122,8 @@ def test_a_late_output_is_not_taken_for_that_of_a_later_request_under_the_same_i
 def test_a_failure_to_pack_is_an_output_too() -> None:
     ledger = ledger_with("a")
     ledger.ticked(ticked(1, Computed("a")))
-    settled = ledger.ready(ready(1, Failed("a", "no room")))
-    assert [d.outcome for d in settled.deliveries] == [Failed("a", "no room")]
+    content = ledger.ready(ready(1, Failed("a", "no room")))
+    assert [d.outcome for d in content.deliveries] == [Failed("a", "no room")]
 
 
 @pytest.mark.parametrize(

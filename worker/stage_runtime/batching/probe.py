@@ -29,7 +29,7 @@ from stage_runtime.batching.tape import Loaded, Tape, Taped, positional, record,
 from stage_runtime.core.capability import ComponentCapability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.scripts.progress import LoopPlan, Unit
 from stage_runtime.scripts.tensor_tree import Path, clone, is_plain, relative_error, tensors
 

@@ -15,7 +15,7 @@ from stage_runtime.batching.probe import SEED, STEPS, TOLERANCE
 from stage_runtime.batching.step_calls import StepCalls
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError, NonFiniteOutput
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.core.request import Request
 from stage_runtime.pipelines.step_model import StepModel, StepResult, StepState
 from stage_runtime.scripts.finite import check_finite

@@ -13,7 +13,7 @@ import torch
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import ModelError
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.scripts.hooks import CallHook, Run
 from stage_runtime.scripts.isolation import CacheContexts, ProcessorOverlay
 from stage_runtime.scripts.private_pipeline import components, open_script

@@ -26,7 +26,7 @@ class Delivery(Struct, frozen=True):
     parcel: Parcel | None = None
 
 
-class Settled(Struct, frozen=True):
+class ReplyContent(Struct, frozen=True):
     """What follows from a reply."""
 
     deliveries: tuple[Delivery, ...] = ()
@@ -69,7 +69,7 @@ class Ledger:
             entry.ready.parcel.ref for entry in entries if entry and entry.ready and entry.ready.parcel
         )
 
-    def ticked(self, reply: Ticked) -> Settled:
+    def ticked(self, reply: Ticked) -> ReplyContent:
         """The outcomes of a tick, for those who still want them. Raises: BadReply."""
         parcels = {(parcel.request_id, parcel.preview): parcel for parcel in reply.parcels}
         deliveries: list[Delivery] = []
@@ -79,24 +79,24 @@ class Ledger:
                 continue
             parcel = parcels.pop((outcome.request_id, isinstance(outcome, Progressed)), None)
             deliveries += self._tick(entry, outcome, parcel)
-        return Settled(tuple(deliveries), _refs(parcels))
+        return ReplyContent(tuple(deliveries), _refs(parcels))
 
-    def ready(self, reply: OutputReady) -> Settled:
+    def ready(self, reply: OutputReady) -> ReplyContent:
         """An output that was on its way. Raises: BadReply."""
         outcome = reply.outcome
         if not isinstance(outcome, Completed | Failed):
             raise BadReply(f"rank {reply.rank} sent a {type(outcome).__name__} as an output")
         entry = self._entries.get(outcome.request_id)
         if entry is None or entry.wave_id != reply.wave_id or entry.ended:
-            return Settled(dropped=(reply.parcel.ref,) if reply.parcel is not None else ())
+            return ReplyContent(dropped=(reply.parcel.ref,) if reply.parcel is not None else ())
         if entry.ready is not None:
             raise BadReply(f"rank {reply.rank} sent the output of request {outcome.request_id} twice")
         delivery = Delivery(outcome, reply.parcel)
         if not entry.computed:
             entry.ready = delivery
-            return Settled()
+            return ReplyContent()
         entry.ended = True
-        return Settled((delivery,))
+        return ReplyContent((delivery,))
 
     def _tick(self, entry: _Entry, outcome: ExecutorOutcome, parcel: Parcel | None) -> list[Delivery]:
         if entry.computed:

@@ -26,7 +26,7 @@ from stage_runtime.executor.death import Deaths, hang_of
 from stage_runtime.executor.dispatch import Dispatch
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.executor.launch import Launch, rank_environ
-from stage_runtime.executor.ledger import BadReply, Ledger, Settled
+from stage_runtime.executor.ledger import BadReply, Ledger, ReplyContent
 from stage_runtime.executor.pods import listening_channel, spanning_life
 from stage_runtime.executor.rest import Rest
 from stage_runtime.executor.silence import Silence
@@ -300,7 +300,7 @@ class MpExecutor:
             case Ticked():
                 self._ticked(reply)
             case OutputReady():
-                self._settle(self._ledger.ready(reply))
+                self._deliver(self._ledger.ready(reply))
             case Answered(call_id=call_id, rank=rank):
                 if call_id == self._last_call:
                     self._answers[rank] = reply
@@ -315,15 +315,15 @@ class MpExecutor:
         copy = self._topology.coordinates[reply.rank].data
         if reply.rank != self._topology.data_primaries[copy]:
             raise BadReply(f"rank {reply.rank} answers for its copy of the model, but isn't its first")
-        settled = self._ledger.ticked(reply)
+        content = self._ledger.ticked(reply)
         self._silence.heard(copy, time.monotonic())
         if reply.idle:
             self._dispatch.idle(copy)
-        self._settle(settled)
+        self._deliver(content)
 
-    def _settle(self, settled: Settled) -> None:
-        drop(settled.dropped, self._receiver)
-        for delivery in settled.deliveries:
+    def _deliver(self, content: ReplyContent) -> None:
+        drop(content.dropped, self._receiver)
+        for delivery in content.deliveries:
             if isinstance(delivery.outcome, Computed):
                 self._dispatch.computed(delivery.outcome.request_id)
             self._backlog.append(unpacked(delivery, self._receiver))
@@ -331,7 +331,7 @@ class MpExecutor:
     # Death
 
     def _on_gone(self, rank: int) -> None:
-        """From the doorman's thread: a connection to another pod ended. What the pod has still said tells more."""
+        """From the guard's thread: a connection to another pod ended. What the pod has still said tells more."""
         if not self._noticed.wait(NOTICE_S):
             self._deaths.lost(rank)
             self._notice()

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
-from stage_runtime.ipc.doorman import DOMAIN, Doorman
+from stage_runtime.ipc.connection_guard import DOMAIN, ConnectionGuard
 from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer, peer_of
@@ -92,7 +92,7 @@ class EngineChannel:
         self._folder = private_folder(folder, SOCKET_FILE)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._doorman: Doorman | None = None
+        self._guard: ConnectionGuard | None = None
         self._connections: dict[int, int] = {}
         """Rank by file number, of connections over TCP."""
         self._sealed = False
@@ -167,8 +167,8 @@ class EngineChannel:
         self._sealed = True
         (self._folder / SOCKET_FILE).unlink(missing_ok=True)
         self._folder.rmdir()
-        if self._doorman is not None:
-            self._doorman.refuse_all()
+        if self._guard is not None:
+            self._guard.refuse_all()
 
     def close(self) -> None:
         """Close the sockets, waiting at most `LINGER_MS` for what is still to be sent. Idempotent."""
@@ -176,9 +176,9 @@ class EngineChannel:
             return
         self._closed = True
         self.seal()
-        if self._doorman is not None:
+        if self._guard is not None:
             self._socket.disable_monitor()
-            self._doorman.close()
+            self._guard.close()
         self._socket.close()
         self._context.term()
 
@@ -186,7 +186,7 @@ class EngineChannel:
         """Options of a socket hold for the addresses that it is bound to later: the local one stays plain."""
         host, port = listen
         monitor = monitor_of(self._socket, zmq.Event.DISCONNECTED)
-        self._doorman = Doorman(self._context, keys, monitor, self._left)
+        self._guard = ConnectionGuard(self._context, keys, monitor, self._left)
         keep_alive(self._socket)
         self._socket.ipv6 = ":" in host
         self._socket.zap_domain = DOMAIN
@@ -198,7 +198,7 @@ class EngineChannel:
 
     def _drain(self, replies: list[Any]) -> None:
         socket = self._socket
-        frames_of = socket.recv_multipart if self._doorman is None else self._traced
+        frames_of = socket.recv_multipart if self._guard is None else self._traced
         while len(replies) < MAX_DRAIN and readable(socket):
             reply = self._read(frames_of(NOW))
             if reply is not None:

@@ -20,7 +20,7 @@ import torch
 
 from stage_api.devices import Device
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.devices.kinds import compute_device
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
 from stage_runtime.pipelines.model_size import check_size

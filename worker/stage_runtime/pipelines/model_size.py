@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules import module as registry
 
 from stage_runtime.core.errors import ModelError
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.pipelines.weight_files import Weights
 
 ROOM: Final = 1.25

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from stage_runtime.core.errors import ModelError, OutOfDeviceMemory
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.pipelines.contract import FieldClass, PipelineRecord, ResolvedModel, read_json_object
 from stage_runtime.pipelines.model_size import check_built_size
 from stage_runtime.pipelines.step_model import StepModel

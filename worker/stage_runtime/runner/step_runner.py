@@ -19,7 +19,7 @@ from stage_runtime.batching.step_probe import Findings
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import InternalError, InvalidRequest, NonFiniteOutput, OutOfMemory
-from stage_runtime.core.memory import NO_MEMORY, out_of_memory
+from stage_runtime.core.memory_errors import NO_MEMORY, out_of_memory
 from stage_runtime.core.outcome import (
     Completed,
     Computed,

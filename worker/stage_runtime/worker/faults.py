@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import DeviceLost
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 
 
 @dataclass(slots=True)

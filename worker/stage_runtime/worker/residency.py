@@ -20,7 +20,7 @@ import torch
 
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import OutOfDeviceMemory, OutOfMemory, RequestFailed
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.devices.kinds import compute_device
 from stage_runtime.scripts.private_pipeline import components
 

@@ -45,11 +45,11 @@ class Deliveries:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """`place`: this rank's copy of the model. `answers`: it is the first rank of its copy."""
+    """`place`: this rank's copy of the model. `speaks_for_copy`: it is the first rank of its copy."""
 
     rank: int
     place: int
-    answers: bool
+    speaks_for_copy: bool
     plays_to_the_end: bool
     """Request mode."""
     worker: Worker
@@ -194,7 +194,7 @@ class Session:
 
     def _tell(self, outcomes: Iterable[ExecutorOutcome], *, idle: bool) -> None:
         self._owes_idle = not idle
-        if not self.answers:
+        if not self.speaks_for_copy:
             return
         said: list[ExecutorOutcome] = []
         parcels: list[Parcel] = []

@@ -37,7 +37,7 @@ from stage_runtime.core.errors import (
     RequestFailed,
     StageError,
 )
-from stage_runtime.core.memory import out_of_memory
+from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.core.outcome import ExecutorOutcome, Progressed
 from stage_runtime.core.wave import Wave
 from stage_runtime.devices.kinds import compute_device

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Socket = zmq.Socket[bytes]
 
 
-class Doorman:
+class ConnectionGuard:
     """Lets in whose key is known. `refuse_all` and `close` may be called from any thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Doorman:
         self._monitor = monitor
         self._questions = context.socket(zmq.ROUTER)
         self._questions.bind(ZAP_ADDRESS)
-        self._thread = Thread(target=self._run, name="doorman", daemon=True)
+        self._thread = Thread(target=self._run, name="connection-guard", daemon=True)
         self._thread.start()
 
     def refuse_all(self) -> None:
