@@ -52,6 +52,15 @@ class StartProgress(Contract):
         facts = ", ".join(fact for fact in (self.what, self._count()) if fact)
         return f"{about}: {facts}" if facts else about
 
+    def encode(self) -> str:
+        """For another process of the pod."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """What `encode` gave."""
+        return cls.model_validate_json(text, by_alias=True, by_name=False)
+
     def _count(self) -> str:
         if self.done is None:
             return ""

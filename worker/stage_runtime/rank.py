@@ -113,9 +113,7 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
         context=context,
         file_pipe=arguments.file_pipe,
         dial=lambda lane: _dial(arguments, lane),
-        tell=lambda progress: channel.send(
-            Starting(rank, progress.text(), progress.model_dump_json(by_alias=True, exclude_none=True))
-        ),
+        tell=lambda progress: channel.send(Starting(rank, progress.text(), progress.encode())),
     )
     channel.send(Ready(rank, session.worker.capability))
     session.run()

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from stage_api.config import StageConfig
-from stage_runtime.ipc.heartbeat import HEARTBEAT_MS, VANISHED_MS
+from stage_runtime.ipc.sockets import HEARTBEAT_MS, VANISHED_MS
 from support.far_pod import key_folder, pod_environ, two_pods
 from support.mp_stage import PATIENCE_S, a_config, a_drawing, serving
 from support.namespaces import Host, two_hosts

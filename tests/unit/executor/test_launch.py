@@ -8,16 +8,22 @@ from pathlib import Path
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.rank import _parse
 from stage_runtime.worker.threads import ENVIRONMENT
+from support.far_pod import two_pods
 
-NEAR = Launch(engine="ipc:///tmp/e", epoch=2, digest="abc", startup_s=9.5, parent=77)
-FAR = Launch(
-    engine="tcp://h:1", epoch=2, digest="abc", startup_s=9.5, parent=77, life="1.2.abc", keys=Path("/k")
-)
+CONFIG = two_pods(data=2, startup_s=9)
+NEAR = Launch(engine="ipc:///tmp/e", config=CONFIG, epoch=2)
+FAR = Launch(engine="tcp://h:1", config=CONFIG, epoch=2, life="1.2.abc", keys=Path("/k"))
 
 
 def test_a_rank_reads_what_it_is_started_with() -> None:
     near, far = vars(_parse(NEAR.command(3, file_pipe=8)[3:])), vars(_parse(FAR.command(3)[3:]))
-    shared = {"rank": 3, "epoch": 2, "digest": "abc", "startup": 9.5, "parent": 77}
+    shared = {
+        "rank": 3,
+        "epoch": 2,
+        "digest": CONFIG.topology().digest,
+        "startup": 9.0,
+        "parent": os.getpid(),
+    }
     assert near == shared | {"engine": "ipc:///tmp/e", "file_pipe": 8, "keys": None, "life": ""}
     assert far == shared | {"engine": "tcp://h:1", "file_pipe": None, "keys": Path("/k"), "life": "1.2.abc"}
 

@@ -23,7 +23,7 @@ A wrong stage spec is `stage_api.errors.SpecError` (exit 64): it belongs to the 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from stage_api.outcome import ExitCode
 
@@ -162,3 +162,13 @@ class FetchFailed(StageError):
 
 class InternalError(StageError):
     """A law of this runtime is broken; never caught and carried on."""
+
+
+DEATHS: Final = {int(kind.exit_code): kind for kind in EngineDeadError.__subclasses__()}
+"""What a group died of, by the exit code that nothing else ends with."""
+
+_OF_REQUESTS: Final[tuple[type[StageError], ...]] = tuple(RequestError.__subclasses__())
+_OF_ENGINES: Final[tuple[type[StageError], ...]] = (EngineDeadError, *EngineDeadError.__subclasses__())
+
+TOLD: Final = {kind.code: kind for kind in _OF_REQUESTS + _OF_ENGINES}
+"""What a client may be told, by its code."""

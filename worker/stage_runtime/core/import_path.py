@@ -45,7 +45,7 @@ def resolve(places: Iterable[Place]) -> dict[str, type]:
             if lacks is None:
                 found[place.field] = got
                 continue
-            got = f"{_name(got)}, {lacks}"
+            got = f"{got.__module__}:{got.__qualname__}, {lacks}"
         faults.append(Fault(PREFIX + place.field, place.expected, got))
     if faults:
         raise SpecError(faults)
@@ -98,7 +98,3 @@ def _class(given: object) -> type | str:
     if found is None:
         return f"{given}: {module_name} has no {name}"
     return found if isinstance(found, type) else f"{given}: a {type(found).__name__}"
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
 from stage_runtime.core.error_codec import safe, trace_of, words_of
-from stage_runtime.core.errors import (
-    AdmissionFull,
-    DeviceLost,
-    EngineDeadError,
-    EngineHung,
-    InvalidRequest,
-    NonFiniteOutput,
-    NotAdmitting,
-    OutOfDeviceMemory,
-    OutOfMemory,
-    RendezvousTimeout,
-    RequestAborted,
-    RequestFailed,
-    StageError,
-)
+from stage_runtime.core.errors import TOLD, InvalidRequest, RequestAborted, RequestFailed, StageError
 
 
 class Modality(StrEnum):
@@ -119,22 +104,6 @@ ExecutorOutcome = Outcome | Computed
 
 Terminal = Completed | Aborted | Failed
 
-_ERRORS: Final[tuple[type[StageError], ...]] = (
-    InvalidRequest,
-    AdmissionFull,
-    NotAdmitting,
-    OutOfMemory,
-    RequestAborted,
-    RequestFailed,
-    NonFiniteOutput,
-    EngineDeadError,
-    EngineHung,
-    DeviceLost,
-    RendezvousTimeout,
-    OutOfDeviceMemory,
-)
-_BY_CODE: Final = {kind.code: kind for kind in _ERRORS}
-
 
 def failed(request_id: str, error: Exception, doing: str = "", *, of: BaseException | None = None) -> Failed:
     """`error` as an outcome. A plain exception is the model's (500); ours keep their status, code and field.
@@ -155,4 +124,4 @@ def as_error(outcome: Failed | Aborted) -> StageError:
         return RequestAborted(f"request {outcome.request_id} was aborted")
     if outcome.code == InvalidRequest.code:
         return InvalidRequest(outcome.message, outcome.field)
-    return _BY_CODE.get(outcome.code, RequestFailed)(outcome.message)
+    return TOLD.get(outcome.code, RequestFailed)(outcome.message)

@@ -17,7 +17,7 @@ from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 from stage_runtime.core.request import Request
 from stage_runtime.core.suspicion import Suspicion
 from stage_runtime.engine.observer import Observer
-from stage_runtime.engine.phase import Phase, Progress
+from stage_runtime.engine.phase import FINAL, STARTING, Phase, Progress
 from stage_runtime.engine.streams import Stream
 from stage_runtime.sched.base import Snapshot
 
@@ -27,9 +27,6 @@ Refusal = Callable[[], StageError]
 
 SLACK_S: Final = 5.0
 """Whoever waits for the start waits a little longer than it may take, so as to hear what it failed of."""
-
-STARTING: Final = (Phase.CREATED, Phase.LOADING, Phase.WARMING)
-FINAL: Final = (Phase.CLOSED, Phase.DEAD)
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from stage_runtime.core.control import Control, Outstanding
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError, NotAdmitting
 from stage_runtime.core.request import Request
-from stage_runtime.engine.base import STARTING, Refusal, StageEngine, as_group_death, closed
+from stage_runtime.engine.base import Refusal, StageEngine, as_group_death, closed
 from stage_runtime.engine.loop import ENDING_S, Loop
 from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.pace import Pace
-from stage_runtime.engine.phase import Phase, Progress
+from stage_runtime.engine.phase import STARTING, Phase, Progress
 from stage_runtime.engine.request_table import RequestTable
 from stage_runtime.engine.streams import Stream
 from stage_runtime.engine.warmup import warm_up

@@ -25,7 +25,8 @@ def log_failure(request: Request, failed: Failed) -> None:
         return
     level = logging.ERROR if failed.status >= 500 else logging.INFO
     fields = {"request_id": failed.request_id, "status": failed.status, "code": failed.code}
-    said = failed.message if quotable(failed.message, _texts(request)) else "(it quotes the request)"
+    texts = (value for value in request.arguments.values() if isinstance(value, str))
+    said = failed.message if quotable(failed.message, texts) else "(it quotes the request)"
     trace = {"trace": failed.trace} if failed.trace and failed.status >= 500 else {}
     log.log(level, "request failed", extra={**fields, "error": said, **trace})
 
@@ -41,7 +42,3 @@ def quotable(message: str, texts: Iterable[str]) -> bool:
         if sent.strip() and any(sent[at : at + size] in low for at in range(len(sent) - size + 1)):
             return False
     return True
-
-
-def _texts(request: Request) -> Iterable[str]:
-    return (value for value in request.arguments.values() if isinstance(value, str))

@@ -23,11 +23,8 @@ class Observer(Protocol):
 class Nobody:
     """Observes nothing."""
 
-    def on_started(self, queue_s: float) -> None:
-        """Nothing."""
+    def on_started(self, queue_s: float) -> None: ...
 
-    def on_wave(self, size: int, steps: int, seconds: float) -> None:
-        """Nothing."""
+    def on_wave(self, size: int, steps: int, seconds: float) -> None: ...
 
-    def on_ended(self, outcome: Terminal, seconds: float) -> None:
-        """Nothing."""
+    def on_ended(self, outcome: Terminal, seconds: float) -> None: ...

@@ -24,6 +24,7 @@ class Phase(StrEnum):
 
 STARTING: Final = frozenset({Phase.CREATED, Phase.LOADING, Phase.WARMING})
 """Before requests are admitted."""
+FINAL: Final = frozenset({Phase.CLOSED, Phase.DEAD})
 
 
 class Progress(Struct, frozen=True):

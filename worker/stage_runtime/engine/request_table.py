@@ -154,7 +154,7 @@ class RequestTable:
         with self._changed:
             now_s = self._clock()
             # One tick advances each request by about one step, in every mode.
-            moved = self._moved(outcomes)
+            moved = {o.request_id for o in outcomes if self._scheduler.is_running(o.request_id)}
             if moved:
                 elapsed_s = self._scheduler.still_s(now_s)
                 if any(request_id in self._admitted_s for request_id in moved):
@@ -228,10 +228,6 @@ class RequestTable:
         patience_s = limit_s - self._scheduler.still_s(now_s)
         late = self._scheduler.longest_materialising(now_s)
         return patience_s if late is None else min(patience_s, self._pace.output_limit_s - late[1])
-
-    def _moved(self, outcomes: Sequence[ExecutorOutcome]) -> set[str]:
-        """The requests that were advanced on their slots."""
-        return {o.request_id for o in outcomes if self._scheduler.is_running(o.request_id)}
 
     def _what_hangs(self, limit_s: float, now_s: float) -> str | None:
         still_s = self._scheduler.still_s(now_s)

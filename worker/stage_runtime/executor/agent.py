@@ -46,9 +46,8 @@ class Agent:
     ) -> None:
         """`pod` is this pod's index in its replica, from 1. Raises: SpecError for what the environment lacks."""
         self._config = config
-        self._topology = config.topology()
-        self._ranks = self._topology.ranks_of(pod)
-        self._epoch = epoch
+        self._ranks = config.topology().ranks_of(pod)
+        self._epoch, self._life = epoch, spanning_life(config.topology(), epoch)
         self._environ = environ
         self._point: MeetingPoint = meeting_point(environ)
         self._keys = load_client(self._point.keys)
@@ -95,7 +94,7 @@ class Agent:
             self._point.address,
             self._ranks[0],
             keys=self._keys,
-            life=spanning_life(self._topology, self._epoch),
+            life=self._life,
             lane=LANE,
             patience_s=startup_s,
         )
@@ -104,11 +103,9 @@ class Agent:
         engine.send(Attending(self._ranks[0]))
         launch = Launch(
             engine=self._point.address,
+            config=self._config,
             epoch=self._epoch,
-            digest=self._topology.digest,
-            startup_s=float(self._config.startup.timeout_seconds),
-            parent=os.getpid(),
-            life=spanning_life(self._topology, self._epoch),
+            life=self._life,
             keys=self._point.keys,
         )
         self._children.start(

@@ -13,11 +13,7 @@ from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
 from stage_api.topology import Topology
 from stage_runtime.core.error_codec import decoded
-from stage_runtime.core.errors import (
-    EngineDeadError,
-    EngineHung,
-    ModelError,
-)
+from stage_runtime.core.errors import EngineDeadError, EngineHung, ModelError
 from stage_runtime.exit import exit_code_of
 from stage_runtime.ipc.messages import Dying, Ended, Frozen
 from stage_runtime.processes.child import death_of

@@ -10,17 +10,7 @@ from stage_api.startup_progress import StartProgress
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, InternalError
 from stage_runtime.core.starting import Tell, untold
-from stage_runtime.ipc.messages import (
-    PROTOCOL,
-    Command,
-    Hello,
-    Meet,
-    Ready,
-    Reply,
-    Serving,
-    Setup,
-    Starting,
-)
+from stage_runtime.ipc import messages
 
 UNHEARD = "has not said hello"
 
@@ -28,7 +18,7 @@ UNHEARD = "has not said hello"
 class Handshake:
     """The start of one group of `world_size` ranks."""
 
-    def __init__(self, setup: Setup, *, digest: str, world_size: int, tell: Tell = untold) -> None:
+    def __init__(self, setup: messages.Setup, *, digest: str, world_size: int, tell: Tell = untold) -> None:
         """`digest` is the topology's; every rank must have derived the same. `tell` gets what rank 0 is doing."""
         self._tell = tell
         self._setup = setup
@@ -59,7 +49,7 @@ class Handshake:
             f"rank {rank} {doing}" for rank, doing in self._doing.items() if rank not in self._capabilities
         )
 
-    def take(self, reply: Reply) -> list[Command]:
+    def take(self, reply: messages.Reply) -> list[messages.Command]:
         """What all ranks are to be told after this reply.
 
         Raises: EngineDeadError for a rank of another version, epoch or topology; InternalError for one that can't be.
@@ -67,23 +57,23 @@ class Handshake:
         if reply.rank not in self._doing:
             raise InternalError(f"rank {reply.rank} is not one of {len(self._doing)}")
         match reply:
-            case Hello():
+            case messages.Hello():
                 return self._greet(reply)
-            case Serving(store=store):
-                return [Meet(store)]
-            case Starting(rank=rank, doing=doing, progress=progress):
+            case messages.Serving(store=store):
+                return [messages.Meet(store)]
+            case messages.Starting(rank=rank, doing=doing, progress=progress):
                 self._doing[rank] = f"is {doing}"
                 if rank == 0 and progress:
-                    self._tell(StartProgress.model_validate_json(progress, by_alias=True, by_name=False))
-            case Ready(rank=rank, capability=capability):
+                    self._tell(StartProgress.decode(progress))
+            case messages.Ready(rank=rank, capability=capability):
                 self._capabilities[rank] = capability
             case _:
                 raise InternalError(f"rank {reply.rank} sent a {type(reply).__name__} before it was ready")
         return []
 
-    def _greet(self, hello: Hello) -> list[Command]:
+    def _greet(self, hello: messages.Hello) -> list[messages.Command]:
         found = (hello.protocol, hello.epoch, hello.digest)
-        expected = (PROTOCOL, self._setup.epoch, self._digest)
+        expected = (messages.PROTOCOL, self._setup.epoch, self._digest)
         if found != expected:
             raise EngineDeadError(
                 f"rank {hello.rank} is of another life: protocol, epoch and topology are {found}, "

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
+from stage_api.config import StageConfig
 from stage_runtime.log import ENV_LEVEL
 from stage_runtime.worker.threads import CGROUP, ENVIRONMENT, allowed_cores
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """What is the same for all ranks that one process starts."""
+    """What is the same for all ranks that this process starts."""
 
     engine: str
     """Address of the engine's socket."""
+    config: StageConfig
     epoch: int
-    digest: str
-    """Of the topology."""
-    startup_s: float
-    """How long the group may take to come up."""
-    parent: int
-    """Process id of who starts the ranks."""
     life: str = ""
     """Of the group, where the replica spans pods."""
     keys: Path | None = None
@@ -41,9 +38,9 @@ class Launch(Struct, frozen=True, kw_only=True):
             *("--rank", str(rank)),
             *("--engine", self.engine),
             *("--epoch", str(self.epoch)),
-            *("--digest", self.digest),
-            *("--startup", str(self.startup_s)),
-            *("--parent", str(self.parent)),
+            *("--digest", self.config.topology().digest),
+            *("--startup", str(float(self.config.startup.timeout_seconds))),
+            *("--parent", str(os.getpid())),
             *(("--life", self.life) if self.life else ()),
             *(("--file-pipe", str(file_pipe)) if file_pipe is not None else ()),
             *(("--keys", str(self.keys)) if self.keys is not None else ()),

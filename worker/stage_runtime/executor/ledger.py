@@ -9,7 +9,7 @@ Upholds: DIFF-RUNTIME-INV-003, DIFF-RUNTIME-INV-005.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -79,7 +79,7 @@ class Ledger:
                 continue
             parcel = parcels.pop((outcome.request_id, isinstance(outcome, Progressed)), None)
             deliveries += self._tick(entry, outcome, parcel)
-        return ReplyContent(tuple(deliveries), _refs(parcels))
+        return ReplyContent(tuple(deliveries), tuple(parcel.ref for parcel in parcels.values()))
 
     def ready(self, reply: OutputReady) -> ReplyContent:
         """An output that was on its way. Raises: BadReply."""
@@ -110,7 +110,3 @@ class Ledger:
             said.append(entry.ready)
             entry.ready, entry.ended = None, True
         return said
-
-
-def _refs(parcels: Mapping[tuple[str, bool], Parcel]) -> tuple[ShmRef, ...]:
-    return tuple(parcel.ref for parcel in parcels.values())

@@ -32,21 +32,7 @@ from stage_runtime.executor.rest import Rest
 from stage_runtime.executor.silence import Silence
 from stage_runtime.executor.unpack import drop, unpacked
 from stage_runtime.ipc import channel as wire
-from stage_runtime.ipc.messages import (
-    Answered,
-    Ask,
-    Attending,
-    Command,
-    Dying,
-    Ended,
-    Frozen,
-    OutputReady,
-    Reply,
-    Run,
-    Setup,
-    Stop,
-    Ticked,
-)
+from stage_runtime.ipc import messages
 from stage_runtime.ipc.shm import Receiver
 from stage_runtime.ipc.sockets import seconds_left
 from stage_runtime.processes.children import Children
@@ -87,7 +73,7 @@ class MpExecutor:
         self._deaths = Deaths()
         self._children = Children()
         self._backlog: list[ExecutorOutcome] = []
-        self._answers: dict[int, Answered] = {}
+        self._answers: dict[int, messages.Answered] = {}
         self._rest, self._silence = Rest(self._ask), Silence()
         self._last_call = self._last_wave = 0
         self._allowance_s = self._startup_s
@@ -155,7 +141,9 @@ class MpExecutor:
     def abort(self, request_ids: Sequence[str]) -> None:
         self._dispatch.forget(request_ids)
         drop(self._ledger.forget(request_ids), self._receiver)
-        self._send(Run(wave=Wave(wave_id=self._last_wave, finished_ids=tuple(request_ids)), places={}))
+        self._send(
+            messages.Run(wave=Wave(wave_id=self._last_wave, finished_ids=tuple(request_ids)), places={})
+        )
 
     def control(self, call: Control) -> object:
         """Ask every rank, and wait for all answers. Outcomes that come meanwhile are kept for the next poll.
@@ -176,7 +164,7 @@ class MpExecutor:
     def _ask(self, call: Control) -> object:
         self._last_call += 1
         self._answers = {}
-        self._send(Ask(self._last_call, call))
+        self._send(messages.Ask(self._last_call, call))
         tick_s = self._allowance_s if self._dispatch.busy else 0.0
         until_s = time.monotonic() + self._patience_s(call) + tick_s
         while len(self._answers) < self._topology.world_size:
@@ -227,20 +215,14 @@ class MpExecutor:
         until_s = time.monotonic() + self._startup_s
         topology = self._topology
         handshake = Handshake(
-            Setup(config=self._config.encode().encode(), epoch=self._epoch),
+            messages.Setup(config=self._config.encode().encode(), epoch=self._epoch),
             digest=topology.digest,
             world_size=topology.world_size,
             tell=tell,
         )
         ranks = topology.ranks_of(0)
-        launch = Launch(
-            engine=self._channel.address,
-            epoch=self._epoch,
-            digest=topology.digest,
-            startup_s=self._startup_s,
-            parent=os.getpid(),
-            life=self._life,
-        )
+        address = self._channel.address
+        launch = Launch(engine=address, config=self._config, epoch=self._epoch, life=self._life)
         self._start(launch, ranks, rank_environ(environ, len(ranks)))
         for pidfd in self._children.sentinels:
             self._channel.watch(pidfd)
@@ -263,17 +245,17 @@ class MpExecutor:
             commands = {rank: launch.command(rank, number) for rank, number in numbers.items()}
             self._children.start(commands, environ, numbers)
 
-    def _greeted(self, handshake: Handshake, reply: Reply | wire.BadReply) -> list[Command]:
+    def _greeted(self, handshake: Handshake, reply: messages.Reply | wire.BadReply) -> list[messages.Command]:
         if isinstance(reply, wire.BadReply):
             raise reply.death
-        if isinstance(reply, Dying | Ended | Frozen):
+        if isinstance(reply, messages.Dying | messages.Ended | messages.Frozen):
             self._deaths.said(reply)
             return []
-        return [] if isinstance(reply, Attending) else handshake.take(reply)
+        return [] if isinstance(reply, messages.Attending) else handshake.take(reply)
 
     # Talk
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: messages.Command) -> None:
         try:
             with self._talk:
                 self._channel.send(range(self._topology.world_size), command)
@@ -295,23 +277,23 @@ class MpExecutor:
             raise self._die(EngineDeadError(str(bad))) from bad
         return bool(replies)
 
-    def _take(self, reply: Reply | wire.BadReply) -> None:
+    def _take(self, reply: messages.Reply | wire.BadReply) -> None:
         match reply:
-            case Ticked():
+            case messages.Ticked():
                 self._ticked(reply)
-            case OutputReady():
+            case messages.OutputReady():
                 self._deliver(self._ledger.ready(reply))
-            case Answered(call_id=call_id, rank=rank):
+            case messages.Answered(call_id=call_id, rank=rank):
                 if call_id == self._last_call:
                     self._answers[rank] = reply
-            case Dying() | Ended() | Frozen():
+            case messages.Dying() | messages.Ended() | messages.Frozen():
                 self._deaths.said(reply)
             case wire.BadReply():
                 raise self._die(reply.death)
             case _:
                 raise BadReply(f"rank {reply.rank} sent a {type(reply).__name__} while it served")
 
-    def _ticked(self, reply: Ticked) -> None:
+    def _ticked(self, reply: messages.Ticked) -> None:
         copy = self._topology.coordinates[reply.rank].data
         if reply.rank != self._topology.data_primaries[copy]:
             raise BadReply(f"rank {reply.rank} answers for its copy of the model, but isn't its first")
@@ -367,7 +349,7 @@ class MpExecutor:
         try:
             while not self._closed:
                 for reply in self._channel.receive(0.0):
-                    if isinstance(reply, Dying | Ended | Frozen):
+                    if isinstance(reply, messages.Dying | messages.Ended | messages.Frozen):
                         self._deaths.said(reply)
                 all_heard = self._topology.pods == 1 and not self._deaths.wordless
                 if all_heard or time.monotonic() >= until_s:
@@ -391,4 +373,4 @@ class MpExecutor:
 
     def _ask_to_stop(self) -> None:
         with suppress(Exception):  # those that hear nothing are killed
-            self._channel.send(range(self._topology.world_size), Stop())
+            self._channel.send(range(self._topology.world_size), messages.Stop())

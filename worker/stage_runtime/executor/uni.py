@@ -8,7 +8,8 @@ poisoned accelerator fails the executor for good: fail closed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from stage_runtime.core.capability import Capability
@@ -34,11 +35,9 @@ class UniExecutor:
 
     @property
     def capability(self) -> Capability:
-        """What the loaded model can do."""
         return self._capability
 
     def submit(self, wave: Wave) -> None:
-        """Hand the wave to the worker."""
         with self._failing_closed():
             self._alive().submit(wave)
 
@@ -55,7 +54,6 @@ class UniExecutor:
         return []
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Stop working on these."""
         with self._failing_closed():
             self._alive().abort(request_ids)
 
@@ -66,7 +64,6 @@ class UniExecutor:
         return combined(call, {0: Answered(rank=0, call_id=0, value=value)})
 
     def wake(self) -> None:
-        """Make a poll that waits return."""
         if self._wakes.empty():
             self._wakes.put(None)
 
@@ -76,12 +73,10 @@ class UniExecutor:
             callback(self._death)
 
     def health(self) -> None:
-        """Raises what killed the executor, if anything did."""
         if self._death is not None:
             raise self._death
 
     def close(self) -> None:
-        """Let go of worker and model. Idempotent."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
@@ -98,25 +93,15 @@ class UniExecutor:
         except Empty:
             return
 
-    def _failing_closed(self) -> _FailClosed:
-        return _FailClosed(self)
+    @contextmanager
+    def _failing_closed(self) -> Iterator[None]:
+        """Remembers the death of the group that an exception stands for."""
+        try:
+            yield
+        except EngineDeadError as death:
+            self.give_up(death)
+            raise
 
     def give_up(self, death: EngineDeadError) -> None:
         """Refuse everything from now on."""
         self._death = self._death or death
-
-
-class _FailClosed:
-    """Remembers the death of the group that an exception stands for."""
-
-    __slots__ = ("_executor",)
-
-    def __init__(self, executor: UniExecutor) -> None:
-        self._executor = executor
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, EngineDeadError):
-            self._executor.give_up(error)

@@ -17,17 +17,7 @@ from msgspec.structs import replace
 
 from stage_api.errors import SpecError
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError, StageError
-from stage_runtime.hosting.messages import (
-    PROTOCOL,
-    Answered,
-    Event,
-    Hello,
-    Leaving,
-    Setup,
-    Stop,
-    Told,
-    decode_tell,
-)
+from stage_runtime.hosting import messages
 from stage_runtime.ipc.channel import BadReply, EngineChannel, PeerGone
 from stage_runtime.ipc.codec import BadMessage, attach, encode
 from stage_runtime.ipc.shm import Receiver
@@ -40,7 +30,7 @@ REST_S: Final = 0.05  # for what a child sent before it was killed
 
 log = logging.getLogger(__name__)
 
-Heard = Answered | Told | Leaving
+Heard = messages.Answered | messages.Told | messages.Leaving
 
 
 class ChildThread:
@@ -48,7 +38,7 @@ class ChildThread:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: messages.Setup,
         environ: Mapping[str, str],
         *,
         hear: Callable[[Heard], None],
@@ -101,7 +91,7 @@ class ChildThread:
         """Start the child and stay until it has ended. The kernel kills it if this thread ends before."""
         end: BaseException | None
         try:
-            self._channel = EngineChannel(decode=decode_tell)
+            self._channel = EngineChannel(decode=messages.decode_tell)
             with closing(self._channel):
                 end = self._attend(self._channel)
         except (SpecError, StageError) as error:
@@ -141,7 +131,7 @@ class ChildThread:
     def _end(self, channel: EngineChannel) -> None:
         """Ask, wait, kill."""
         if self._patience_s is not None and not self._killing:
-            self._outgoing.append(encode(Stop(self._patience_s * 0.8)))
+            self._outgoing.append(encode(messages.Stop(self._patience_s * 0.8)))
             until_s = time.monotonic() + self._patience_s
             while not self._children.ended() and (left_s := until_s - time.monotonic()) > 0:
                 self._forward(channel)
@@ -170,23 +160,25 @@ class ChildThread:
 
         Raises: BadMessage for what no child of this version says: what else it says can't be trusted.
         """
-        messages = channel.receive(timeout_s)
-        for message in messages:
+        came = channel.receive(timeout_s)
+        for message in came:
             match message:
-                case Hello(protocol=protocol):
+                case messages.Hello(protocol=protocol):
                     channel.seal()
                     self._seen = True
-                    if protocol != PROTOCOL:
-                        raise BadMessage(f"version {protocol} of the messages came; expected {PROTOCOL}")
+                    if protocol != messages.PROTOCOL:
+                        raise BadMessage(
+                            f"version {protocol} of the messages came; expected {messages.PROTOCOL}"
+                        )
                     continue
                 case BadReply(why=why):
                     raise BadMessage(f"the engine's process said something that can't be read: {why}")
-                case Leaving():
+                case messages.Leaving():
                     self._leave_by_s = time.monotonic() + LEAVE_S
-                case Told(events=events) if events:
+                case messages.Told(events=events) if events:
                     message = replace(message, events=tuple(map(self._whole, events)))
             self._hear(message)
-        return bool(messages)
+        return bool(came)
 
-    def _whole(self, event: Event) -> Event:
+    def _whole(self, event: messages.Event) -> messages.Event:
         return replace(event, outcome=attach(event.outcome, event.parcel, self._receiver.take), parcel=None)

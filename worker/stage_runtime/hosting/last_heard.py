@@ -15,19 +15,7 @@ SILENCE_S: Final = 30.0
 NOTABLE_S: Final = 1.0
 """Silence that is shown. It says how it is many times a second while it owes something."""
 
-NO_LOAD: Final = Snapshot(
-    waiting=0,
-    running=0,
-    preempted=0,
-    materialising=0,
-    live=0,
-    untold=0,
-    oldest_age_s=0.0,
-    outstanding_cost=0,
-    blocked_slots=0,
-    capacity=0,
-    queue_limit=0,
-)
+NO_LOAD: Final = Snapshot()
 
 
 class LastHeard:

@@ -25,26 +25,14 @@ from stage_runtime.core.control import Control
 from stage_runtime.core.error_codec import decoded
 from stage_runtime.core.errors import AdmissionFull, EngineHung, InvalidRequest, NotAdmitting, StageError
 from stage_runtime.core.request import Request
-from stage_runtime.engine.base import FINAL, STARTING, Refusal, StageEngine, closed
+from stage_runtime.engine.base import Refusal, StageEngine, closed
 from stage_runtime.engine.observer import Nobody, Observer
-from stage_runtime.engine.phase import Phase, Progress
+from stage_runtime.engine.phase import FINAL, STARTING, Phase, Progress
 from stage_runtime.engine.streams import Mailbox, Stream
+from stage_runtime.hosting import messages
 from stage_runtime.hosting.awaited import Awaited
 from stage_runtime.hosting.child_thread import ChildThread, Heard
 from stage_runtime.hosting.last_heard import LastHeard
-from stage_runtime.hosting.messages import (
-    Abort,
-    Answered,
-    Ask,
-    CloseAdmission,
-    Leaving,
-    Observe,
-    Setup,
-    Submit,
-    TakeBack,
-    Told,
-    tell_observer,
-)
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.sched.base import Snapshot
 
@@ -77,7 +65,7 @@ class RemoteEngine(StageEngine):
         """The child is started by `start`."""
         super().__init__(spec.name, spec.startup_timeout_s, clock)
         self._awaited = Awaited(self)
-        setup = Setup(factory=spec.factory, argument=spec.argument, log_as=spec.log_as)
+        setup = messages.Setup(factory=spec.factory, argument=spec.argument, log_as=spec.log_as)
         self._child = ChildThread(setup, spec.environ, hear=self._hear, look=self._look, lost=self._note_lost)
         self._thread: Thread | None = None
         self._observer: Observer = Nobody()
@@ -94,7 +82,7 @@ class RemoteEngine(StageEngine):
 
     def observe(self, observer: Observer) -> None:
         self._observer = observer
-        self._child.send(Observe())
+        self._child.send(messages.Observe())
 
     def start(self) -> None:
         with self._life:
@@ -116,11 +104,11 @@ class RemoteEngine(StageEngine):
             raise AdmissionFull(f"{MAX_UNANSWERED} requests and calls wait for the engine's process")
         self._note_asking()
         number, admitted = self._awaited.submission(requests)
-        self._ask(number, Submit(number, tuple(requests)))
+        self._ask(number, messages.Submit(number, tuple(requests)))
         return admitted
 
     def abort(self, request_id: str) -> None:
-        self._child.send(Abort(request_id))
+        self._child.send(messages.Abort(request_id))
 
     def control(self, call: Control) -> Future[object]:
         return self._called(call)
@@ -133,7 +121,7 @@ class RemoteEngine(StageEngine):
             answer = Future()
             answer.set_exception(refusal)
         else:
-            self._ask(number, Ask(number, call))
+            self._ask(number, messages.Ask(number, call))
         return answer
 
     # Observers
@@ -177,7 +165,7 @@ class RemoteEngine(StageEngine):
             if self._phase is not Phase.READY:
                 return
             self._move(Phase.DRAINING)
-        self._child.send(CloseAdmission())
+        self._child.send(messages.CloseAdmission())
 
     def drain(self, patience_s: float) -> bool:
         self.close_admission()
@@ -200,7 +188,7 @@ class RemoteEngine(StageEngine):
         """End the request of this mailbox, and not one that came later under the same id."""
         taken = self._awaited.take_back(mailbox)
         if taken is not None:
-            self._child.send(TakeBack(taken.number, taken.request_id))
+            self._child.send(messages.TakeBack(taken.number, taken.request_id))
 
     def note_dropped(self, mailbox: Mailbox) -> None:
         """A consumer was collected: its request ends soon."""
@@ -234,27 +222,23 @@ class RemoteEngine(StageEngine):
     def _hear(self, message: Heard) -> None:
         """In the child's thread: what it said."""
         with self._life:
-            self._last.heard(self._clock(), message.status if isinstance(message, Told) else None)
+            self._last.heard(self._clock(), message.status if isinstance(message, messages.Told) else None)
         match message:
-            case Told():
+            case messages.Told():
                 self._follow(message)
-            case Answered():
+            case messages.Answered():
                 self._awaited.answered(message)
-            case Leaving(death=None):
-                self._end(Phase.CLOSED, closed)
-            case Leaving(death=death) if death is not None:
-                self._die(decoded(death))
+            case messages.Leaving(death=death):
+                self._note_lost(None if death is None else decoded(death))
         with self._life:
             self._life.notify_all()
 
-    def _follow(self, told: Told) -> None:
-        tell_observer(self._observer, told.observed)
+    def _follow(self, told: messages.Told) -> None:
+        messages.tell_observer(self._observer, told.observed)
         if (status := told.status) is not None:
             self._capability = status.capability or self._capability
             if status.starting:
-                self._start_progress = StartProgress.model_validate_json(
-                    status.starting, by_alias=True, by_name=False
-                )
+                self._start_progress = StartProgress.decode(status.starting)
             with self._life:
                 # Never back: it may not know yet what was asked of it.
                 if _ORDER.index(status.phase) > _ORDER.index(self._phase):
@@ -274,7 +258,7 @@ class RemoteEngine(StageEngine):
         return self._phase not in FINAL and (self._owes or not self._last.is_idle)
 
     def _note_lost(self, error: BaseException | None) -> None:
-        """In the child's thread, in the end."""
+        """In the child's thread: what it ended of; None when in order."""
         if error is None:
             self._end(Phase.CLOSED, closed)
         else:

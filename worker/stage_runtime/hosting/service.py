@@ -18,32 +18,13 @@ from typing import Any, Final, TypeVar
 
 from stage_runtime.core.error_codec import encoded
 from stage_runtime.core.errors import EngineDeadError, NotAdmitting, RequestFailed, StageError
-from stage_runtime.core.outcome import Completed, Outcome, Output, Progressed, Terminal
-from stage_runtime.engine.base import FINAL, STARTING
+from stage_runtime.core.outcome import Outcome, Progressed, Terminal
 from stage_runtime.engine.engine import Engine
+from stage_runtime.engine.observer import Observer
+from stage_runtime.engine.phase import FINAL, STARTING
 from stage_runtime.engine.streams import Stream
-from stage_runtime.hosting.messages import (
-    Abort,
-    Answered,
-    Ask,
-    Asks,
-    CloseAdmission,
-    Ended,
-    Event,
-    Leaving,
-    Observe,
-    Observed,
-    Setup,
-    Started,
-    Status,
-    Stop,
-    Submit,
-    TakeBack,
-    Told,
-    Waved,
-    without_bytes,
-)
-from stage_runtime.ipc.codec import BadMessage, detach
+from stage_runtime.hosting import messages
+from stage_runtime.ipc.codec import BadMessage, detach, output_of
 from stage_runtime.ipc.messages import Parcel
 from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender, ShmFull
@@ -79,9 +60,9 @@ class Service:
         """Calls that are carried out; filled by the engine's thread."""
         self._open_calls = 0
         self._recorder = Recorder()
-        self._status: Status | None = None
+        self._status: messages.Status | None = None
         self._status_s = 0.0
-        self._stop: Stop | None = None
+        self._stop: messages.Stop | None = None
 
     @property
     def starting(self) -> bool:
@@ -114,7 +95,7 @@ class Service:
             self._take(BUSY_LOOK_S)
         death = self._engine.death
         if self._channel.has_room:
-            self._channel.send(Leaving(None if death is None else encoded(death)))
+            self._channel.send(messages.Leaving(None if death is None else encoded(death)))
 
     # What is asked
 
@@ -125,35 +106,35 @@ class Service:
             self._do(ask)
             ask = self._channel.receive(0.0) if self._channel.pending() else None
 
-    def _do(self, ask: Asks) -> None:
+    def _do(self, ask: messages.Asks) -> None:
         match ask:
-            case Submit():
+            case messages.Submit():
                 self._admit(ask)
-            case TakeBack(number=number, request_id=request_id):
+            case messages.TakeBack(number=number, request_id=request_id):
                 if (stream := self._streams.pop((number, request_id), None)) is not None:
                     stream.close()
-            case Abort(request_id=request_id):
+            case messages.Abort(request_id=request_id):
                 self._engine.abort(request_id)
-            case Ask(number=number, call=call):
+            case messages.Ask(number=number, call=call):
                 engine = self._engine
                 self._answer_later(number, engine.outstanding() if call is None else engine.control(call))
-            case Observe():
+            case messages.Observe():
                 self._engine.observe(self._recorder)
-            case CloseAdmission():
+            case messages.CloseAdmission():
                 self._engine.close_admission()
-            case Stop():
+            case messages.Stop():
                 self._stop = ask
-            case Setup():
+            case messages.Setup():
                 raise BadMessage("a second setup came")
 
-    def _admit(self, submit: Submit) -> None:
+    def _admit(self, submit: messages.Submit) -> None:
         try:
             streams = self._engine.add(submit.requests)
         except StageError as error:
-            self._channel.send(Answered(submit.number, error=encoded(error)))
+            self._channel.send(messages.Answered(submit.number, error=encoded(error)))
             return
-        self._channel.send(Told(status=self._due_status()))
-        self._channel.send(Answered(submit.number))
+        self._channel.send(messages.Told(status=self._due_status()))
+        self._channel.send(messages.Answered(submit.number))
         for stream in streams:
             key = (submit.number, stream.request_id)
             self._streams[key] = stream
@@ -174,8 +155,8 @@ class Service:
         self._tell_answers()
         while self._channel.has_room:
             events = self._take_events()
-            told = Told(observed=self._recorder.taken(), status=self._due_status(), events=events)
-            if told != Told():
+            told = messages.Told(observed=self._recorder.taken(), status=self._due_status(), events=events)
+            if told != messages.Told():
                 self._channel.send(told)
             if not events:
                 return
@@ -186,21 +167,21 @@ class Service:
             self._open_calls -= 1
             error = done.exception()
             try:
-                told = Answered(number, error=encoded(error)) if error else Answered(number, done.result())
-                self._channel.send(told)
+                answer = None if error else done.result()
+                self._channel.send(messages.Answered(number, answer, encoded(error) if error else None))
             except BadMessage as bad:
-                self._channel.send(Answered(number, error=encoded(RequestFailed(str(bad)))))
+                self._channel.send(messages.Answered(number, error=encoded(RequestFailed(str(bad)))))
 
-    def _take_events(self) -> tuple[Event, ...]:
+    def _take_events(self) -> tuple[messages.Event, ...]:
         """Outcomes for one message."""
-        events: list[Event] = []
+        events: list[messages.Event] = []
         size = 0
         while size < MESSAGE_BYTES and (key := _next(self._arrived)) is not None:
             stream = self._streams.get(key)
             while stream is not None and (outcome := stream.take()) is not None:
                 light, parcel = self._detached(outcome)
-                events.append(Event(key[0], light, parcel))
-                size += _bytes_of(light)
+                events.append(messages.Event(key[0], light, parcel))
+                size += len(carried.data) if (carried := output_of(light)) is not None else 0
                 if not isinstance(outcome, Progressed):
                     del self._streams[key]
         return tuple(events)
@@ -213,7 +194,7 @@ class Service:
             log.warning("no shared memory for an output", extra={"error": str(error)})
             return outcome, None
 
-    def _due_status(self) -> Status | None:
+    def _due_status(self) -> messages.Status | None:
         """At once when anything changed, now and then while it works. In a final phase the last words tell how."""
         engine = self._engine
         capability = None
@@ -221,8 +202,8 @@ class Service:
             with suppress(NotAdmitting):
                 capability = engine.capability
         doing = engine.start_progress
-        starting = "" if doing is None else doing.model_dump_json(by_alias=True, exclude_none=True)
-        status = Status(engine.phase, engine.progress(), engine.snapshot(), capability, starting)
+        starting = "" if doing is None else doing.encode()
+        status = messages.Status(engine.phase, engine.progress(), engine.snapshot(), capability, starting)
         now_s = time.monotonic()
         before, due = self._status, self._is_busy() and now_s - self._status_s >= STATUS_S
         if status.phase in FINAL or (before is not None and _gist(before) == _gist(status) and not due):
@@ -238,27 +219,24 @@ class Service:
         return bool(self._streams or self._open_calls or status.load.untold)
 
 
-class Recorder:
+class Recorder(Observer):
     """Observes an engine for somebody in another process. Any thread."""
 
     def __init__(self) -> None:
-        self._observed: deque[Observed] = deque()
+        self._observed: deque[messages.Observed] = deque()
 
-    def taken(self) -> tuple[Observed, ...]:
+    def taken(self) -> tuple[messages.Observed, ...]:
         """What has been observed since the last time."""
         return tuple(self._observed.popleft() for _ in range(len(self._observed)))
 
     def on_started(self, queue_s: float) -> None:
-        """A request entered its first wave."""
-        self._observed.append(Started(queue_s))
+        self._observed.append(messages.Started(queue_s))
 
     def on_wave(self, size: int, steps: int, seconds: float) -> None:
-        """Requests were advanced."""
-        self._observed.append(Waved(size, steps, seconds))
+        self._observed.append(messages.Waved(size, steps, seconds))
 
     def on_ended(self, outcome: Terminal, seconds: float) -> None:
-        """A request ended."""
-        self._observed.append(Ended(without_bytes(outcome), seconds))
+        self._observed.append(messages.Ended(messages.without_bytes(outcome), seconds))
 
 
 def _note(arrived: SimpleQueue[Key], key: Key, ring: Callable[[], None]) -> None:
@@ -273,15 +251,8 @@ def _next(queue: SimpleQueue[T]) -> T | None:
         return None
 
 
-def _gist(status: Status) -> tuple[object, ...]:
+def _gist(status: messages.Status) -> tuple[object, ...]:
     """What of a status a client is told at once when it changes."""
     load = status.load
     counts = (load.waiting, load.running, load.live, load.untold, load.materialising)
     return status.phase, status.progress.limit_s is None, status.capability is None, status.starting, counts
-
-
-def _bytes_of(outcome: Outcome) -> int:
-    match outcome:
-        case Completed(output=output) | Progressed(preview=Output() as output):
-            return len(output.data)
-    return 0

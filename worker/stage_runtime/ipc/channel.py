@@ -22,12 +22,20 @@ from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
 from stage_runtime.ipc.connection_guard import DOMAIN, ConnectionGuard
 from stage_runtime.ipc.folder import private_folder
-from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ServerKeys
 from stage_runtime.ipc.messages import Refused
 from stage_runtime.ipc.rank_channel import RankChannel
-from stage_runtime.ipc.sockets import LINGER_MS, MORE, NOW, fd_of, milliseconds, monitor_of, readable
+from stage_runtime.ipc.sockets import (
+    LINGER_MS,
+    MORE,
+    NOW,
+    fd_of,
+    keep_alive,
+    milliseconds,
+    monitor_of,
+    readable,
+)
 from stage_runtime.processes.wakeup import Wakeup
 
 __all__ = ["MAX_DRAIN", "BadReply", "EngineChannel", "PeerGone", "RankChannel"]

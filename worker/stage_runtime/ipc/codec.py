@@ -67,7 +67,7 @@ def detach(outcome: AnyOutcome, place: Place | None) -> tuple[AnyOutcome, Parcel
 
     `place` None leaves everything where it is: for a receiver on another machine. Raises: what `place` raises.
     """
-    output = _output(outcome)
+    output = output_of(outcome)
     if place is None or output is None or len(output.data) <= INLINE_BYTES:
         return outcome, None
     ref = place(output.data)
@@ -79,7 +79,7 @@ def attach(outcome: AnyOutcome, parcel: Parcel | None, take: Take) -> AnyOutcome
     """The whole outcome again. Raises: BadMessage for a parcel of another outcome, and what `take` raises."""
     if parcel is None:
         return outcome
-    output = _output(outcome)
+    output = output_of(outcome)
     if output is None or (parcel.request_id, parcel.preview) != (
         outcome.request_id,
         isinstance(outcome, Progressed),
@@ -90,7 +90,8 @@ def attach(outcome: AnyOutcome, parcel: Parcel | None, take: Take) -> AnyOutcome
     return _with(outcome, replace(output, data=take(parcel.ref)))
 
 
-def _output(outcome: ExecutorOutcome) -> Output | None:
+def output_of(outcome: ExecutorOutcome) -> Output | None:
+    """What it carries: a result, a picture so far; None for neither."""
     match outcome:
         case Completed(output=output) | Progressed(preview=output):
             return output

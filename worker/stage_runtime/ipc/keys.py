@@ -5,7 +5,6 @@ Server and clients of one stage share a secret, so a folder may hold all four fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import zmq
@@ -54,52 +53,40 @@ def generate() -> dict[str, str]:
 
 def load_server(folder: Path) -> ServerKeys:
     """Raises: SpecError with every file that is missing or holds no key."""
-    keys = _read(
-        folder, {"secret": KEY_SERVER_SECRET, "public": KEY_SERVER_PUBLIC, "client": KEY_CLIENT_PUBLIC}
-    )
-    _check_pair(folder / KEY_SERVER_SECRET, keys["secret"], keys["public"])
-    return ServerKeys(keys["secret"], keys["public"], frozenset({keys["client"]}))
+    secret, public, client = _read(folder, KEY_SERVER_SECRET, KEY_SERVER_PUBLIC, KEY_CLIENT_PUBLIC)
+    return ServerKeys(secret, public, frozenset({client}))
 
 
 def load_client(folder: Path) -> ClientKeys:
     """Raises: SpecError with every file that is missing or holds no key."""
-    keys = _read(
-        folder, {"secret": KEY_CLIENT_SECRET, "public": KEY_CLIENT_PUBLIC, "server": KEY_SERVER_PUBLIC}
-    )
-    _check_pair(folder / KEY_CLIENT_SECRET, keys["secret"], keys["public"])
-    return ClientKeys(keys["secret"], keys["public"], keys["server"])
+    return ClientKeys(*_read(folder, KEY_CLIENT_SECRET, KEY_CLIENT_PUBLIC, KEY_SERVER_PUBLIC))
 
 
-def _read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
-    keys: dict[str, bytes] = {}
+def _read(folder: Path, secret: str, public: str, other: str) -> tuple[bytes, bytes, bytes]:
+    """A pair of keys that belong together, and the other side's public one, by the names of their files."""
     faults: list[Fault] = []
-    for part, name in files.items():
-        read = _key(folder / name)
-        if isinstance(read, Fault):
-            faults.append(read)
-        else:
-            keys[part] = read
+    mine, shown, theirs = (_key(folder / name, faults) for name in (secret, public, other))
+    if not faults and zmq.curve_public(mine) != shown:
+        faults.append(Fault(str(folder / secret), "the secret of the public key beside it", "another key's"))
     if faults:
         raise SpecError(faults)
-    return keys
+    return mine, shown, theirs
 
 
-def _key(path: Path) -> bytes | Fault:
-    expected = f"a CURVE key, {KEY_CHARS} characters of Z85"
+def _key(path: Path, faults: list[Fault]) -> bytes:
+    """What the file holds; a fault where that is no key."""
+    key, got = b"", ""
     try:
         key = path.read_bytes().strip()
+        # What a file holds is never shown: it may be a secret with a flaw.
+        if len(key) != KEY_CHARS:
+            got = f"{len(key)} characters"
+        else:
+            zmq.curve_public(key)
     except OSError as error:
-        return Fault(str(path), expected, error.strerror or str(error))
-    # What a file holds is never shown: it may be a secret with a flaw.
-    if len(key) != KEY_CHARS:
-        return Fault(str(path), expected, f"{len(key)} characters")
-    try:
-        zmq.curve_public(key)
+        got = error.strerror or str(error)
     except (zmq.ZMQError, ValueError):
-        return Fault(str(path), expected, "other characters")
+        got = "other characters"
+    if got:
+        faults.append(Fault(str(path), f"a CURVE key, {KEY_CHARS} characters of Z85", got))
     return key
-
-
-def _check_pair(path: Path, secret: bytes, public: bytes) -> None:
-    if zmq.curve_public(secret) != public:
-        raise SpecError([Fault(str(path), "the secret of the public key beside it", "another key's")])

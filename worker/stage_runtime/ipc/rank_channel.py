@@ -14,12 +14,11 @@ from zmq.utils.monitor import recv_monitor_message
 from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.ipc.codec import decode_command, encode
 from stage_runtime.ipc.dial import WATCHED, until_connected
-from stage_runtime.ipc.heartbeat import keep_alive
 from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
 from stage_runtime.ipc.messages import Refused
 from stage_runtime.ipc.reach import dials_ipv6
-from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, milliseconds, monitor_of, readable
+from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, keep_alive, milliseconds, monitor_of, readable
 
 LAST_WORDS_MS: Final = 50
 """The end of a connection is known a moment before the last message that came through it can be read."""

@@ -20,6 +20,7 @@ import os
 import secrets
 import struct
 import time
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -51,6 +52,7 @@ on their way to a receiver that doesn't take them."""
 
 _NUMBER: Final = struct.Struct("=Q")
 _USE, _FREED, _RETIRED = 0, 64, 128  # a cache line each
+_ROOM: Final = attrgetter("room")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
@@ -166,7 +168,7 @@ class Sender:
         """A free block or a new one, or why there is none."""
         room = _room_for(size)
         fitting = min(
-            (one for one in self._segments if one.room >= size and one.free), key=_room, default=None
+            (one for one in self._segments if one.room >= size and one.free), key=_ROOM, default=None
         )
         if fitting is not None and fitting.room <= room * WASTEFUL:
             return fitting, ""
@@ -186,7 +188,7 @@ class Sender:
     def _retire(self, excess: int) -> bool:
         """Give up free blocks of together `excess` bytes, the smallest first. False when there was none to give up."""
         retired = False
-        for one in sorted(self._segments, key=_room):
+        for one in sorted(self._segments, key=_ROOM):
             if excess > 0 and one.free:
                 excess -= one.room
                 one.give_back()
@@ -295,10 +297,6 @@ class Receiver:
 def _nameless(folder: Path) -> int:
     """A new empty file there. Raises: OSError."""
     return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-
-
-def _room(segment: _Segment) -> int:
-    return segment.room
 
 
 def _room_for(size: int) -> int:

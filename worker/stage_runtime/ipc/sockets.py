@@ -10,6 +10,10 @@ import zmq
 
 LINGER_MS: Final = 500
 """How long closing may wait for last words to get out."""
+HEARTBEAT_MS: Final = 2_000
+"""Between machines each side asks so often. ZeroMQ's own thread answers, also while the others are at long work."""
+VANISHED_MS: Final = 10_000
+"""Who has said nothing for so long is gone."""
 
 # Plain numbers: to combine flags of an enum costs more than to send a message.
 NOW: Final = int(zmq.DONTWAIT)
@@ -29,6 +33,13 @@ def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     told.rcvhwm = 0
     told.connect(address)
     return told
+
+
+def keep_alive(socket: zmq.Socket[bytes]) -> None:
+    """Have it ask whether the other end is there, on connections that are made from now on."""
+    socket.heartbeat_ivl = HEARTBEAT_MS
+    socket.heartbeat_timeout = VANISHED_MS
+    socket.heartbeat_ttl = VANISHED_MS
 
 
 def readable(socket: zmq.Socket[bytes]) -> bool:

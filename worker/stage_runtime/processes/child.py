@@ -17,20 +17,10 @@ from typing import Final
 
 from stage_api.errors import Fault, SpecError
 from stage_api.outcome import ExitCode
-from stage_runtime.core.errors import (
-    DeviceLost,
-    EngineDeadError,
-    EngineHung,
-    ModelError,
-    OutOfDeviceMemory,
-    RendezvousTimeout,
-)
+from stage_runtime.core.errors import DEATHS, EngineDeadError, ModelError
 
 KILLED_S: Final = 10.0  # for the kernel to take a killed process's memory back
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_DEATHS: Final[dict[int, type[EngineDeadError]]] = {
-    int(kind.exit_code): kind for kind in (EngineHung, DeviceLost, RendezvousTimeout, OutOfDeviceMemory)
-}
 
 
 class Child:
@@ -122,7 +112,7 @@ def death_of(who: str, code: int, *, rank: int | None = None) -> EngineDeadError
         raise SpecError([Fault("", "a config that every process can run", ended)])
     if code == ExitCode.MODEL:
         raise ModelError(ended)
-    return _DEATHS.get(code, EngineDeadError)(ended, rank=rank)
+    return DEATHS.get(code, EngineDeadError)(ended, rank=rank)
 
 
 def started(pid: int) -> int | None:

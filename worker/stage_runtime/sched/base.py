@@ -38,23 +38,23 @@ _NO_COALESCING: Final = Coalescing()
 class Snapshot(Struct, frozen=True, kw_only=True):
     """How busy the scheduler is, at one moment."""
 
-    waiting: int
-    running: int
+    waiting: int = 0
+    running: int = 0
     """Requests that take a slot."""
-    preempted: int
-    materialising: int
-    live: int
+    preempted: int = 0
+    materialising: int = 0
+    live: int = 0
     """Requests without a terminal event so far."""
-    untold: int
+    untold: int = 0
     """Ended requests that the runner still has to forget."""
-    oldest_age_s: float
+    oldest_age_s: float = 0.0
     """Seconds since the head of the line arrived; 0 when nobody waits."""
-    outstanding_cost: int
+    outstanding_cost: int = 0
     """Row-step-pixels still to compute, of all live requests."""
-    blocked_slots: int
+    blocked_slots: int = 0
     """Slots that stayed empty at the last schedule because the head of the line has another batch key."""
-    capacity: int
-    queue_limit: int
+    capacity: int = 0
+    queue_limit: int = 0
 
 
 class BaseScheduler(ABC):
