@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from stage_runtime.ipc.folder import prefix_of
+from stage_runtime.ipc.socket_folder import prefix_of
 
 WARM_LIVES: Final = 2
 """Until everything has been imported and every pool has its size."""

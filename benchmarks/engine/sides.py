@@ -24,7 +24,7 @@ from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 
 SIDE: Final = 64
 STEPS: Final = 20

@@ -38,7 +38,7 @@ from stage_runtime.engine.phase import Phase
 from stage_runtime.engine.streams import Stream
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import ResolvedModel, Wishes
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 
 MANIFEST: Final = """
 apiVersion: omnistage.io/v1alpha1

@@ -73,7 +73,7 @@ def _import(config: StageConfig) -> ResolvedModel:
     import torch  # noqa: F401 - part of what is timed
 
     from stage_runtime.executor import uni  # noqa: F401 - part of what is timed
-    from stage_runtime.pipelines.served import resolve_model
+    from stage_runtime.pipelines.served_checkpoint import resolve_model
 
     model = resolve_model(config.model)
     getattr(diffusers, model.record.pipeline_class)  # diffusers imports what is asked for

@@ -14,7 +14,7 @@ from stage_api.config import StageConfig
 from stage_api.manifest import load_manifest
 from stage_api.spec import ExecutorKind
 from stage_runtime.assemble import build_engine
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes
 

@@ -23,7 +23,7 @@ from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
 from stage_runtime.engine.streams import Stream
 from stage_runtime.exit import exit_code_of
-from stage_runtime.ipc.folder import prefix_of
+from stage_runtime.ipc.socket_folder import prefix_of
 from support.mp_stage import PATIENCE_S, a_config, a_drawing, serving
 from support.stage_process import ROOT, until
 

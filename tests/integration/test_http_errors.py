@@ -14,7 +14,7 @@ from stage_runtime.core.errors import DeviceLost
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.wave import Wave
 from stage_runtime.server.http.drain import Door
-from stage_runtime.server.http.starts import UNTOLD_S
+from stage_runtime.server.http.start_times import UNTOLD_S
 from support.builders import EngineBuilder
 from support.http_stage import HttpStage, PictureExecutor, wait_until
 from support.scripted import PATIENCE_S

@@ -15,7 +15,7 @@ from stage_runtime.engine.engine import Engine
 from stage_runtime.executor.mp import MpExecutor
 from stage_runtime.pipelines.arguments import build_requests
 from stage_runtime.pipelines.contract import Wishes
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 
 READY_S = 100.0
 """For a start, the import of torch in each rank included, on a busy machine."""

@@ -12,7 +12,7 @@ from stage_runtime.assemble_rank import pipeline_parts
 from stage_runtime.core.outcome import Completed, Failed
 from stage_runtime.features.feature import Feature, Served
 from stage_runtime.parallel.context import ParallelContext
-from stage_runtime.parallel.told import ToldTarget
+from stage_runtime.parallel.leader_target import LeaderTarget
 from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.runner import Runner
 from stage_runtime.scripts.target import Target
@@ -33,7 +33,7 @@ class Outside(Feature):
         assert context is not None
         if context.index == 0:
             self.late = LateTarget(inner)
-        return ToldTarget(self.late, context.control, context.data["copy"])
+        return LeaderTarget(self.late, context.control, context.data["copy"])
 
     def close(self) -> None:
         """End the thread."""

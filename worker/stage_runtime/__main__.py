@@ -48,7 +48,9 @@ def _parse(argv: Sequence[str] | None) -> Namespace:
     serve.add_argument(
         "--port", metavar="P", type=int, help="port to listen on (the config's); 0 is any free one"
     )
-    serve.add_argument("--leash", metavar="FD", type=int, help="socket whose other end a local run holds")
+    serve.add_argument(
+        "--parent-link", metavar="FD", type=int, help="socket whose other end a local run holds"
+    )
     return parser.parse_args(argv)
 
 
@@ -147,12 +149,12 @@ async def _serve(config: StageConfig, arguments: Namespace) -> BaseException | N
 
 async def _attend(config: StageConfig, arguments: Namespace, pod: int) -> BaseException | None:
     from stage_runtime.executor.agent import Agent
-    from stage_runtime.local.leash import ChildEnd
+    from stage_runtime.local.parent_link import ChildEnd
     from stage_runtime.server.http.serve import listen
     from stage_runtime.server.probes.agent import serve_agent
 
-    if arguments.leash is not None:
-        ChildEnd(arguments.leash)
+    if arguments.parent_link is not None:
+        ChildEnd(arguments.parent_link)
     agent = Agent(config, pod=pod, epoch=_epoch(), environ=os.environ)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
     patience_s = float(config.drain.admit_seconds + config.drain.timeout_seconds)
@@ -161,13 +163,13 @@ async def _attend(config: StageConfig, arguments: Namespace, pod: int) -> BaseEx
 
 async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseException | None:
     from stage_runtime.assemble import build_app, build_stage_engine, client_of
-    from stage_runtime.local.leash import ChildEnd
-    from stage_runtime.pipelines.served import resolve_model
+    from stage_runtime.local.parent_link import ChildEnd
+    from stage_runtime.pipelines.served_checkpoint import resolve_model
     from stage_runtime.server.control.listener import control_listener
     from stage_runtime.server.http.drain import Drain
     from stage_runtime.server.http.serve import Grace, listen, serve, url_of
 
-    leash = None if arguments.leash is None else ChildEnd(arguments.leash)
+    parent_link = None if arguments.parent_link is None else ChildEnd(arguments.parent_link)
     model = resolve_model(config.model)
     engine = build_stage_engine(config, model, epoch=_epoch(), log_as=config.name)
     listening = listen(arguments.host, config.engine.port if arguments.port is None else arguments.port)
@@ -175,8 +177,8 @@ async def _serve_stage(config: StageConfig, arguments: Namespace) -> BaseExcepti
     app = build_app(config, model, engine, drain, epoch=_epoch(), last_start_s=_last_start_s())
     control = control_listener(config.control, stage, os.environ)
     engine.start()
-    if leash is not None:
-        leash.tell(url_of(listening))
+    if parent_link is not None:
+        parent_link.tell(url_of(listening))
     grace = Grace(admit_s=float(config.drain.admit_seconds), finish_s=float(config.drain.timeout_seconds))
     return await serve(
         app,

@@ -24,7 +24,7 @@ from stage_runtime.hosting.client import StageClient
 from stage_runtime.hosting.remote_engine import ChildSpec, RemoteEngine
 from stage_runtime.metrics import Metrics
 from stage_runtime.pipelines.contract import ResolvedModel
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from stage_runtime.pipelines.warmup_shapes import warmup_requests
 from stage_runtime.sched.admission import Coalescing
 from stage_runtime.sched.base import BaseScheduler

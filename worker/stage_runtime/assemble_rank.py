@@ -53,8 +53,8 @@ from stage_runtime.runner.proofs import Replays, replays, small_requests, trial
 from stage_runtime.runner.runner import Runner, RunnerParts
 from stage_runtime.runner.script_factory import ScriptFactory
 from stage_runtime.runner.step_runner import StepRunner
+from stage_runtime.scripts.cached_lookups import with_cached_lookups
 from stage_runtime.scripts.hooks import CallHook
-from stage_runtime.scripts.known_facts import with_known_facts
 from stage_runtime.scripts.progress import Unit
 from stage_runtime.scripts.replay import can_interrupt
 from stage_runtime.scripts.target import Target
@@ -287,7 +287,7 @@ def pipeline_parts(
     Raises: ModelError when it can't be run; SpecError, on every rank, when a feature does not suit it.
     """
     output = options.output if options.deliver is None else deferred(options.output, pipeline)
-    known = with_known_facts(pipeline)
+    known = with_cached_lookups(pipeline)
     of_features = tuple(hook for feature in features for hook in feature.hooks(known))
     loaded = Loaded.of(known, of_features)
     ask_many = small_requests(ask, output, known.device)

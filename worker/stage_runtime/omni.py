@@ -42,7 +42,7 @@ from stage_runtime.executor.select import default_kind
 from stage_runtime.extensions import Given
 from stage_runtime.pipelines.arguments import build_requests, check_prompt
 from stage_runtime.pipelines.contract import Wishes
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from stage_runtime.steering import Steering
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from stage_api import names
 from stage_runtime import log as logs
+from stage_runtime.ipc.addresses import listening_host, port_of
 from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
-from stage_runtime.ipc.reach import listening_host, port_of
 from stage_runtime.processes.parent import end_with
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _serve(arguments: argparse.Namespace, channel: RankChannel) -> None:
     logs.configure(config.name, rank=rank)
     channel.send(Starting(rank, "importing torch"))
     from stage_runtime import assemble_rank  # the longest part of it
-    from stage_runtime.pipelines.served import resolve_model
+    from stage_runtime.pipelines.served_checkpoint import resolve_model
 
     model = resolve_model(config.model)
     features = assemble_rank.features_of(config, model)

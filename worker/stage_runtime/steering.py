@@ -20,7 +20,7 @@ from stage_runtime.core.control import (
     Wake,
 )
 from stage_runtime.core.errors import InvalidRequest
-from stage_runtime.core.suspicion import LOOK_S
+from stage_runtime.core.suspected_hang import LOOK_S
 
 if TYPE_CHECKING:
     from stage_runtime.engine.base import StageEngine

@@ -21,7 +21,7 @@ from stage_runtime.assemble import build_engine
 from stage_runtime.core.outcome import Output
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from support import light_runner
 from support.any_order import QUEUE, SLOTS, AnyOrder
 from support.mp_stage import a_config

@@ -23,7 +23,7 @@ from stage_runtime.core.errors import EngineDeadError, EngineHung, InvalidReques
 from stage_runtime.core.outcome import Completed
 from stage_runtime.core.request import Request
 from stage_runtime.engine.engine import Engine
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from support.builders import RequestBuilder
 from support.mp_stage import PATIENCE_S, a_config, a_drawing, executor_of, serving
 from support.segments import mapped

@@ -9,7 +9,7 @@ from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
 from stage_runtime.core.errors import DeviceLost, ModelError
 from stage_runtime.devices.choice import Choice, Usable, choose
-from stage_runtime.devices.given import Given, Sign
+from stage_runtime.devices.container_accelerators import Given, Sign
 from stage_runtime.exit import exit_code_of
 
 KINDS = list(ACCELERATORS)

@@ -15,7 +15,7 @@ from stage_runtime.assemble import build_engine
 from stage_runtime.engine.engine import Engine
 from stage_runtime.exit import exit_code_of
 from stage_runtime.extensions import Given, StageClasses, stage_classes, with_runner
-from stage_runtime.pipelines.served import resolve_model
+from stage_runtime.pipelines.served_checkpoint import resolve_model
 from support.own_classes import (
     AbstractScheduler,
     CarelessEngine,

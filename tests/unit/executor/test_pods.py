@@ -16,7 +16,7 @@ from stage_runtime.executor.pods import (
     pod_ordinal,
     spanning_life,
 )
-from stage_runtime.ipc.reach import dials_ipv6, listening_host, port_of
+from stage_runtime.ipc.addresses import dials_ipv6, listening_host, port_of
 from support.far_pod import key_folder, pod_environ, two_pods
 from support.mp_stage import a_config
 

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from stage_api.devices import Device
 from stage_api.errors import Fault, SpecError
 from stage_runtime.core.errors import DeviceLost, ModelError
-from stage_runtime.devices.given import Given
+from stage_runtime.devices.container_accelerators import Given
 
 FIELD: Final = "spec.engine.device"
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from stage_api.devices import ACCELERATORS, Device
-from stage_runtime.devices import given
+from stage_runtime.devices import container_accelerators
 from stage_runtime.devices.choice import Usable, choose
 from stage_runtime.devices.compute import ComputeDevice
 from stage_runtime.devices.cuda import Cuda, Rocm
@@ -46,7 +46,7 @@ def choose_device(wanted: str, index: int = 0) -> torch.device:
 
     Raises: ModelError, SpecError, DeviceLost; see `choice.choose`.
     """
-    chosen = choose(Device(wanted), index, usable(), given.find(os.environ))
+    chosen = choose(Device(wanted), index, usable(), container_accelerators.find(os.environ))
     if chosen.passed_over:
         log.warning(
             "an accelerator that torch can't use", extra={"found": chosen.passed_over, "taken": "cpu"}

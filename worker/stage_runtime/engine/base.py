@@ -15,7 +15,7 @@ from stage_runtime.core.control import Control
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError, NotAdmitting, StageError
 from stage_runtime.core.request import Request
-from stage_runtime.core.suspicion import Suspicion
+from stage_runtime.core.suspected_hang import SuspectedHang
 from stage_runtime.engine.observer import Observer
 from stage_runtime.engine.phase import FINAL, STARTING, Phase, Progress
 from stage_runtime.engine.streams import Stream
@@ -44,7 +44,7 @@ class StageEngine(ABC):
         self._death: BaseException | None = None
         self._start_progress: StartProgress | None = None
         self._on_death: list[OnDeath] = []
-        self._suspicion, self._looking = Suspicion(), Lock()
+        self._suspicion, self._looking = SuspectedHang(), Lock()
 
     # Start
 

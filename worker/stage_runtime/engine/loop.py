@@ -16,7 +16,7 @@ from typing import Final
 from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake, patience_s
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.errors import EngineDeadError, EngineHung, RequestError, StageError
-from stage_runtime.core.suspicion import LOOK_S, Suspicion
+from stage_runtime.core.suspected_hang import LOOK_S, SuspectedHang
 from stage_runtime.engine.base import Refusal
 from stage_runtime.engine.phase import Progress
 from stage_runtime.engine.request_table import RequestTable, Turn
@@ -40,7 +40,7 @@ class Loop:
         self._calls_lock = Lock()
         self._stopped: Refusal | None = None
         """Set once the loop is to end: makes the error for whoever still wants something."""
-        self._stillness = Suspicion()
+        self._stillness = SuspectedHang()
         self._paused = False
         self._ticks = 0
         self._beat: tuple[int, float, float] | None = None

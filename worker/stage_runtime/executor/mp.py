@@ -22,14 +22,14 @@ from stage_runtime.core.outcome import Computed, ExecutorOutcome
 from stage_runtime.core.starting import Tell, untold
 from stage_runtime.core.wave import Wave
 from stage_runtime.executor.answers import combined, unanswered
+from stage_runtime.executor.copy_watch import CopyWatch
 from stage_runtime.executor.death import Deaths, hang_of
 from stage_runtime.executor.dispatch import Dispatch
+from stage_runtime.executor.group_sleep import GroupSleep
 from stage_runtime.executor.handshake import Handshake
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.ledger import BadReply, Ledger, ReplyContent
 from stage_runtime.executor.pods import listening_channel, spanning_life
-from stage_runtime.executor.rest import Rest
-from stage_runtime.executor.silence import Silence
 from stage_runtime.executor.unpack import drop, unpacked
 from stage_runtime.ipc import channel as wire
 from stage_runtime.ipc import messages
@@ -74,7 +74,7 @@ class MpExecutor:
         self._children = Children()
         self._backlog: list[ExecutorOutcome] = []
         self._answers: dict[int, messages.Answered] = {}
-        self._rest, self._silence = Rest(self._ask), Silence()
+        self._group_sleep, self._copy_watch = GroupSleep(self._ask), CopyWatch()
         self._last_call = self._last_wave = 0
         self._allowance_s = self._startup_s
         """How long a rank may be in a tick before it looks at its channel, as far as is known."""
@@ -125,14 +125,14 @@ class MpExecutor:
         woken, self._woken = self._woken, False
         if deadline_s is not None:
             self._allowance_s = max(0.0, deadline_s - time.monotonic())
-        self._silence.allow(None if deadline_s is None else self._allowance_s)
-        self._silence.busy(self._dispatch.busy, time.monotonic())
+        self._copy_watch.allow(None if deadline_s is None else self._allowance_s)
+        self._copy_watch.busy(self._dispatch.busy, time.monotonic())
         if not outcomes:
             self._receive(0.0 if woken else seconds_left(deadline_s))
             outcomes, self._backlog = self._backlog, []
         if not outcomes:
             self.health()
-        if (hung := self._silence.hung(time.monotonic())) is not None:
+        if (hung := self._copy_watch.hung(time.monotonic())) is not None:
             copy, silent_s = hung
             stopped = self._children.frozen() | self._deaths.frozen
             raise self._die(hang_of(self._topology, copy, silent_s, stopped))
@@ -154,7 +154,7 @@ class MpExecutor:
         if isinstance(call, StopEarly) and self._dispatch.place_of(call.request_id) is None:
             raise InvalidRequest(f"request {call.request_id} is not running")
         try:
-            answer = self._rest.carry_out(call)
+            answer = self._group_sleep.carry_out(call)
         except EngineDeadError as death:
             raise self._die(death) from None
         if isinstance(call, Outstanding) and isinstance(answer, dict):
@@ -298,7 +298,7 @@ class MpExecutor:
         if reply.rank != self._topology.data_primaries[copy]:
             raise BadReply(f"rank {reply.rank} answers for its copy of the model, but isn't its first")
         content = self._ledger.ticked(reply)
-        self._silence.heard(copy, time.monotonic())
+        self._copy_watch.heard(copy, time.monotonic())
         if reply.idle:
             self._dispatch.idle(copy)
         self._deliver(content)

@@ -11,10 +11,10 @@ from msgspec import Struct
 from stage_api import names
 from stage_api.errors import Fault, SpecError
 from stage_api.topology import Topology
+from stage_runtime.ipc.addresses import listening_host, port_of
 from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.identity import life_of
 from stage_runtime.ipc.keys import load_server
-from stage_runtime.ipc.reach import listening_host, port_of
 
 
 class MeetingPoint(Struct, frozen=True):

@@ -30,9 +30,9 @@ from stage_runtime.engine.observer import Nobody, Observer
 from stage_runtime.engine.phase import FINAL, STARTING, Phase, Progress
 from stage_runtime.engine.streams import Mailbox, Stream
 from stage_runtime.hosting import messages
-from stage_runtime.hosting.awaited import Awaited
 from stage_runtime.hosting.child_thread import ChildThread, Heard
 from stage_runtime.hosting.last_heard import LastHeard
+from stage_runtime.hosting.pending_answers import PendingAnswers
 from stage_runtime.ipc.codec import BadMessage
 from stage_runtime.sched.base import Snapshot
 
@@ -64,7 +64,7 @@ class RemoteEngine(StageEngine):
     def __init__(self, spec: ChildSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
         """The child is started by `start`."""
         super().__init__(spec.name, spec.startup_timeout_s, clock)
-        self._awaited = Awaited(self)
+        self._awaited = PendingAnswers(self)
         setup = messages.Setup(factory=spec.factory, argument=spec.argument, log_as=spec.log_as)
         self._child = ChildThread(setup, spec.environ, hear=self._hear, look=self._look, lost=self._note_lost)
         self._thread: Thread | None = None

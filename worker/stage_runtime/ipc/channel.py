@@ -21,11 +21,11 @@ from msgspec import Struct
 from stage_runtime.core.errors import EngineDeadError, StageError
 from stage_runtime.ipc.codec import BadMessage, decode_reply, encode
 from stage_runtime.ipc.connection_guard import DOMAIN, ConnectionGuard
-from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ServerKeys
 from stage_runtime.ipc.messages import Refused
 from stage_runtime.ipc.rank_channel import RankChannel
+from stage_runtime.ipc.socket_folder import private_folder
 from stage_runtime.ipc.sockets import (
     LINGER_MS,
     MORE,

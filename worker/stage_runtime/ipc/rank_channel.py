@@ -12,12 +12,12 @@ from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
 from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.ipc.addresses import dials_ipv6
 from stage_runtime.ipc.codec import decode_command, encode
 from stage_runtime.ipc.dial import WATCHED, until_connected
 from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
 from stage_runtime.ipc.messages import Refused
-from stage_runtime.ipc.reach import dials_ipv6
 from stage_runtime.ipc.sockets import LINGER_MS, NOW, fd_of, keep_alive, milliseconds, monitor_of, readable
 
 LAST_WORDS_MS: Final = 50

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stage_runtime.ipc.folder import LONGEST
+from stage_runtime.ipc.socket_folder import LONGEST
 
 _SUFFIX: Final = ".sock"
 

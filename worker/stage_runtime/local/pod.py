@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from stage_runtime.exit import ENV_TERMINATION_LOG
 from stage_runtime.local.handover import Handover
-from stage_runtime.local.leash import ParentEnd
+from stage_runtime.local.parent_link import ParentEnd
 from stage_runtime.processes.child import Child
 
 
 def start_pod(
-    handover: Handover, leash: ParentEnd, environ: Mapping[str, str], *, host: str, port: int | None
+    handover: Handover, parent_link: ParentEnd, environ: Mapping[str, str], *, host: str, port: int | None
 ) -> Child:
     """Start it. A terminal's Ctrl-C doesn't reach it: it comes to this process, which passes it on once."""
     handover.forget_report()
@@ -20,11 +20,11 @@ def start_pod(
     child = Child(
         [
             *(sys.executable, "-m", "stage_runtime", "serve", "--config", handover.config_path),
-            *(*listen, "--leash", str(leash.fd)),
+            *(*listen, "--parent-link", str(parent_link.fd)),
         ],
         {**environ, ENV_TERMINATION_LOG: handover.report_path},
-        keep=(leash.fd,),
+        keep=(parent_link.fd,),
         own_group=True,
     )
-    leash.handed_over()
+    parent_link.handed_over()
     return child

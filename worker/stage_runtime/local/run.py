@@ -24,9 +24,9 @@ from stage_api.failure import Evidence, FailurePolicySpec, History, Hold, Restar
 from stage_api.outcome import ExitCode, TerminationReport
 from stage_runtime.local.control_socket import control_socket
 from stage_runtime.local.handover import Handover
-from stage_runtime.local.leash import ParentEnd
 from stage_runtime.local.manifest import local_config, local_stage
-from stage_runtime.local.others import OtherPods
+from stage_runtime.local.other_pods import OtherPods
+from stage_runtime.local.parent_link import ParentEnd
 from stage_runtime.local.pod import start_pod
 from stage_runtime.local.watch import Watch
 from stage_runtime.processes.child import STOPS, Child, how_it_ended
@@ -123,8 +123,8 @@ class _Supervisor:
 
     def _live(self, epoch: int) -> _Ended | None:
         """One life from start to end. None when there was none, since this process was asked to stop."""
-        with ParentEnd() as leash:
-            watch, began_s = Watch(leash, self._config, again=epoch > 0), time.monotonic()
+        with ParentEnd() as parent_link:
+            watch, began_s = Watch(parent_link, self._config, again=epoch > 0), time.monotonic()
             with (
                 _held_back()
             ):  # until the child can be told, and in the child until it can listen: none is lost
@@ -132,7 +132,7 @@ class _Supervisor:
                     return None
                 environ = self._environ(epoch)
                 child = self._child = start_pod(
-                    self._handover, leash, environ, host=self._host, port=self._port
+                    self._handover, parent_link, environ, host=self._host, port=self._port
                 )
                 self._others.start(environ, child)
                 watch.start()  # its thread holds them back too, so that they come to this one

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from stage_api import names
 from stage_api.config import StageConfig
-from stage_runtime.local.leash import ParentEnd
+from stage_runtime.local.parent_link import ParentEnd
 
 _LOOK_EVERY_S: Final = 0.1
 _PATIENCE_S: Final = 5.0  # for one answer
@@ -24,9 +24,9 @@ _PATIENCE_S: Final = 5.0  # for one answer
 class Watch:
     """Follows one life of the stage up to ready, in a thread of its own, and tells of it."""
 
-    def __init__(self, leash: ParentEnd, config: StageConfig, *, again: bool) -> None:
+    def __init__(self, parent_link: ParentEnd, config: StageConfig, *, again: bool) -> None:
         """`again`: it is not the first life, so what was told of that needs no telling."""
-        self._leash = leash
+        self._parent_link = parent_link
         self._config = config
         self._again = again
         self._over = threading.Event()
@@ -46,7 +46,7 @@ class Watch:
         self._thread.join(2 * _PATIENCE_S)
 
     def _follow(self) -> None:
-        url = self._leash.url()
+        url = self._parent_link.url()
         if url is None:
             return
         self.port = urlsplit(url).port

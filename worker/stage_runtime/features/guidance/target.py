@@ -24,8 +24,8 @@ from stage_runtime.core.errors import EngineDeadError
 from stage_runtime.features.guidance.deferred import DeferredCalls, Templates
 from stage_runtime.features.guidance.rows import join_rows
 from stage_runtime.features.guidance.spread import Piece, Share, deal
+from stage_runtime.parallel.answer_wire import Leaves, flatten, gathered, restored
 from stage_runtime.parallel.collectives import Collectives
-from stage_runtime.parallel.leaves import Leaves, flatten, gathered, restored
 from stage_runtime.parallel.lockstep import Frame, Lockstep, in_words
 from stage_runtime.scripts.script import Call, Script
 from stage_runtime.scripts.target import Answer, OnAnswer, Target

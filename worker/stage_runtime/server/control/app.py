@@ -32,9 +32,9 @@ from stage_runtime.engine.phase import Phase
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.control.bearer import Bearer
 from stage_runtime.server.http import errors
-from stage_runtime.server.http.heads import Heads
 from stage_runtime.server.http.json_bodies import JsonRouter
 from stage_runtime.server.http.limits import BodyLimit, LastResort, RequestIds
+from stage_runtime.server.http.request_heads import Heads
 from stage_runtime.server.http.schema import Body
 
 PREFIX: Final = "/control"

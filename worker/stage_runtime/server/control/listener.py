@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from stage_api import names
 from stage_api.control import ControlSpec
 from stage_runtime.hosting.client import StageClient
-from stage_runtime.ipc.folder import private_folder
+from stage_runtime.ipc.socket_folder import private_folder
 from stage_runtime.server.control.app import create_control_app
 from stage_runtime.server.http.serve import CannotListen, listen
 

@@ -22,9 +22,9 @@ from stage_runtime.server.http import errors, finishing, models
 from stage_runtime.server.http.drain import Drain, LastAnswers, UnderWay
 from stage_runtime.server.http.endpoints import Served
 from stage_runtime.server.http.finishing import Finishing
-from stage_runtime.server.http.heads import AbsoluteForm, Heads
 from stage_runtime.server.http.limits import BodyLimit, CrowdLimit, LastResort, RequestIds
-from stage_runtime.server.http.starts import Starts
+from stage_runtime.server.http.request_heads import AbsoluteForm, Heads
+from stage_runtime.server.http.start_times import StartTimes
 from stage_runtime.server.modalities import endpoints_of
 from stage_runtime.server.probes import health
 from stage_runtime.server.probes.readings import StageReadings
@@ -69,7 +69,7 @@ def create_app(
         )
     )
 
-    starts = Starts(settings.last_start_s)
+    starts = StartTimes(settings.last_start_s)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

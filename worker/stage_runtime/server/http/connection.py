@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, Request
 from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.server.http.bodies import HALF_CLOSED, PRESENCE_S
 from stage_runtime.server.http.errors import error_body
-from stage_runtime.server.http.heads import MAX_HEAD_BYTES
 from stage_runtime.server.http.limits import CROWDED, REQUEST_ID_HEADER, new_request_id
+from stage_runtime.server.http.request_heads import MAX_HEAD_BYTES
 
 MOST_RESERVED: Final = 128
 """Open files that connections leave to the rest of the process: models, shared memory, sockets of the ranks."""

@@ -27,7 +27,7 @@ from stage_runtime.engine.phase import STARTING, Phase
 from stage_runtime.hosting.client import StageClient
 from stage_runtime.server.http.connection import Bounds, Connection
 from stage_runtime.server.http.drain import Door, Drain
-from stage_runtime.server.http.heads import MAX_HEAD_BYTES
+from stage_runtime.server.http.request_heads import MAX_HEAD_BYTES
 
 LINGER_S: Final = 2.0  # at most, for answers to get out after a death or a drain
 WATCH_S: Final = 0.1  # between two looks at the engine's health

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 
 from stage_api import names
 from stage_runtime.executor.agent import Agent
-from stage_runtime.server.http.heads import AbsoluteForm, Heads
+from stage_runtime.server.http.request_heads import AbsoluteForm, Heads
 from stage_runtime.server.http.serve import LINGER_S, HttpServer, first, stop_signals, url_of
 
 log = logging.getLogger(__name__)

@@ -5,15 +5,15 @@ Times in seconds on one monotonic clock.
 
 from __future__ import annotations
 
-from stage_runtime.core.suspicion import Suspicion
+from stage_runtime.core.suspected_hang import SuspectedHang
 
 
-class Silence:
+class CopyWatch:
     """Since when each busy copy has said nothing, and for how long it may."""
 
     def __init__(self) -> None:
         self._since_s: dict[int, float] = {}
-        self._suspicions: dict[int, Suspicion] = {}
+        self._suspicions: dict[int, SuspectedHang] = {}
         self._limit_s: float | None = None
         self._moved = True
 
@@ -50,7 +50,7 @@ class Silence:
             return None
         for copy, since_s in self._since_s.items():
             overdue = now_s - since_s > self._limit_s
-            suspicion = self._suspicions.setdefault(copy, Suspicion())
+            suspicion = self._suspicions.setdefault(copy, SuspectedHang())
             if suspicion.confirmed(since_s, overdue=overdue, now_s=now_s):
                 return copy, now_s - since_s
         return None

@@ -21,7 +21,7 @@ class ChildEnd:
         """`fd` is the number that the parent passed on. Raises: OSError when there is no socket of that number."""
         self._socket = socket.socket(fileno=fd)
         self._socket.set_inheritable(False)
-        threading.Thread(target=self._watch, name="leash", daemon=True).start()
+        threading.Thread(target=self._watch, name="parent-link", daemon=True).start()
 
     def tell(self, url: str) -> None:
         """Say where the stage listens."""

@@ -20,8 +20,8 @@ import torch
 
 from stage_runtime.core.error_codec import Raised, decoded, encoded, words_of
 from stage_runtime.core.errors import InternalError, RequestFailed, StageError
+from stage_runtime.parallel.answer_wire import Leaves, containers, flatten, gathered, refilled
 from stage_runtime.parallel.collectives import Collectives
-from stage_runtime.parallel.leaves import Leaves, containers, flatten, gathered, refilled
 from stage_runtime.parallel.lockstep import Lockstep
 from stage_runtime.scripts.script import Call
 from stage_runtime.scripts.target import Answer, OnAnswer, Target
@@ -30,7 +30,7 @@ MOST_WAIT_S: Final = 1.0
 """So long the leader waits for an answer before the ranks meet again: a wait in a collective has a deadline."""
 
 
-class ToldTarget:
+class LeaderTarget:
     """`inner`: what is asked; on the leader only."""
 
     def __init__(self, inner: Target | None, control: Lockstep, wire: Collectives) -> None:

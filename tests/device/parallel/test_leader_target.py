@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stage_runtime.core.errors import InternalError
-from stage_runtime.parallel.leaves import Leaves, containers, flatten, refilled
+from stage_runtime.parallel.answer_wire import Leaves, containers, flatten, refilled
 from support.ranks import Ranks
 
 pytestmark = pytest.mark.timeout(300)

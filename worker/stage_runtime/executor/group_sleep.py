@@ -12,7 +12,7 @@ from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake
 from stage_runtime.core.errors import EngineDeadError, RequestError
 
 
-class Rest:
+class GroupSleep:
     """Whether the group is paused and asleep. `ask` has every rank carry out a call, and raises when one fails."""
 
     def __init__(self, ask: Callable[[Control], object]) -> None:

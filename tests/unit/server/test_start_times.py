@@ -6,7 +6,7 @@ import pytest
 
 from stage_runtime.core.errors import DeviceLost, EngineDeadError, InternalError, NotAdmitting, RequestFailed
 from stage_runtime.engine.phase import STARTING, Phase
-from stage_runtime.server.http.starts import LONGEST_S, RESTART_S, UNTOLD_S, Starts
+from stage_runtime.server.http.start_times import LONGEST_S, RESTART_S, UNTOLD_S, StartTimes
 from support.scripted import ManualClock
 
 EARLY = NotAdmitting("the stage is starting")
@@ -30,7 +30,7 @@ def test_a_client_that_comes_early_is_told_what_is_left_of_a_start(
 ) -> None:
     """By what the last one took; else, and when that is past, as long again as this one has taken."""
     clock = ManualClock()
-    starts = Starts(last_s, clock)
+    starts = StartTimes(last_s, clock)
     clock.advance(elapsed_s)
     assert starts.retry_after_s(EARLY, phase) == pytest.approx(left_s)
 
@@ -41,7 +41,7 @@ def test_a_client_of_a_dead_stage_is_told_what_the_next_start_will_take(
     error: EngineDeadError, took_s: float, wait_s: float
 ) -> None:
     clock = ManualClock()
-    starts = Starts(None, clock)
+    starts = StartTimes(None, clock)
     assert starts.retry_after_s(error, Phase.DEAD) is None
     clock.advance(took_s)
     starts.over()
@@ -52,4 +52,4 @@ def test_a_client_of_a_dead_stage_is_told_what_the_next_start_will_take(
 @pytest.mark.parametrize("phase", sorted(set(Phase) - STARTING))
 def test_who_comes_to_a_drain_or_fails_waits_by_another_rule(phase: Phase) -> None:
     for error in (NotAdmitting("draining"), RequestFailed("no"), InternalError("no")):
-        assert Starts(40.0).retry_after_s(error, phase) is None
+        assert StartTimes(40.0).retry_after_s(error, phase) is None

@@ -21,10 +21,10 @@ from stage_api import names
 from stage_api.config import StageConfig
 from stage_api.outcome import TerminationReport
 from stage_runtime.executor.launch import share_of_cores
-from stage_runtime.ipc.folder import private_folder
 from stage_runtime.ipc.keys import generate
+from stage_runtime.ipc.socket_folder import private_folder
 from stage_runtime.local.handover import Handover
-from stage_runtime.local.leash import ParentEnd
+from stage_runtime.local.parent_link import ParentEnd
 from stage_runtime.local.pod import start_pod
 from stage_runtime.processes.child import Child
 
@@ -110,8 +110,8 @@ class _Life:
         self._watchers: list[Thread] = []
 
     def spawn(self, ordinal: int, handover: Handover, environ: Mapping[str, str]) -> None:
-        leash = self._stack.enter_context(ParentEnd())
-        pod = start_pod(handover, leash, environ, host=MASTER, port=0)
+        parent_link = self._stack.enter_context(ParentEnd())
+        pod = start_pod(handover, parent_link, environ, host=MASTER, port=0)
         self._pods.append(pod)
         watcher = Thread(
             target=self._watch, args=(ordinal, pod, handover), name=f"pod-{ordinal}", daemon=True

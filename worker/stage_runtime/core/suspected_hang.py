@@ -14,7 +14,7 @@ LOOK_S: Final = 0.5
 """What one look counts at most: a longer pause before it may be a freeze."""
 
 
-class Suspicion:
+class SuspectedHang:
     """Whether something hangs, from looks at it. Not thread-safe; its owner serialises the looks."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ LONGEST_S: Final = 60.0
 LOOK_S: Final = 0.1
 
 
-class Starts:
+class StartTimes:
     """The one start of this life, and what is known of others. Used on the event loop."""
 
     def __init__(self, last_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -14,7 +14,7 @@ import torch
 MODULE_FACTS: Final = ("device", "dtype")
 
 
-def with_known_facts(pipeline: Any) -> Any:
+def with_cached_lookups(pipeline: Any) -> Any:
     """A shallow copy of `pipeline` of a subclass that knows these answers; pipelines nested in it too."""
     kind = type(pipeline)
     own = copy.copy(pipeline)
@@ -33,7 +33,7 @@ def with_known_facts(pipeline: Any) -> Any:
     own.__class__ = type(kind.__name__, (kind,), known)
     for name, value in vars(pipeline).items():
         if name != "_components_manager" and hasattr(type(value), "maybe_free_model_hooks"):
-            own.__dict__[name] = with_known_facts(value)
+            own.__dict__[name] = with_cached_lookups(value)
     return own
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stage_api.devices import ACCELERATORS, RESOURCES, Device, default_resource, kind_of_resource
-from stage_runtime.devices.given import find
+from stage_runtime.devices.container_accelerators import find
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 

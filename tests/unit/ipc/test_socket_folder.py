@@ -14,7 +14,7 @@ import pytest
 from stage_api.errors import SpecError
 from stage_api.outcome import ExitCode
 from stage_runtime.exit import exit_code_of
-from stage_runtime.ipc.folder import is_left_over, prefix_of, private_folder
+from stage_runtime.ipc.socket_folder import is_left_over, prefix_of, private_folder
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class _Asked:
     call: Control | None = None
 
 
-class Awaited:
+class PendingAnswers:
     """Who waits for what. After `end_all` everybody gets its error, also who comes later."""
 
     def __init__(self, admitter: Admitter) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from stage_runtime.core.control import Control, Pause, Resume, Sleep, Wake
 from stage_runtime.core.errors import EngineDeadError, RequestFailed
-from stage_runtime.executor.rest import Rest
+from stage_runtime.executor.group_sleep import GroupSleep
 
 
 class Ranks:
@@ -46,7 +46,7 @@ FAILING = pytest.mark.parametrize("rank", [0, 1])
 @FAILING
 def test_ranks_of_which_one_can_t_sleep_all_go_on_as_before(rank: int) -> None:
     ranks = Ranks((rank, Sleep))
-    rest = Rest(ranks)
+    rest = GroupSleep(ranks)
     with pytest.raises(RequestFailed, match="disk full"):
         rest.carry_out(Sleep(2))
     assert (ranks.paused, ranks.level) == ([False, False], [0, 0])
@@ -55,7 +55,7 @@ def test_ranks_of_which_one_can_t_sleep_all_go_on_as_before(rank: int) -> None:
 @FAILING
 def test_paused_ranks_of_which_one_can_t_sleep_stay_paused_and_may_resume(rank: int) -> None:
     ranks = Ranks((rank, Sleep))
-    rest = Rest(ranks)
+    rest = GroupSleep(ranks)
     rest.carry_out(Pause())
     with pytest.raises(RequestFailed):
         rest.carry_out(Sleep(2))
@@ -67,7 +67,7 @@ def test_paused_ranks_of_which_one_can_t_sleep_stay_paused_and_may_resume(rank: 
 @FAILING
 def test_ranks_of_which_one_can_t_sleep_deeper_all_sleep_on(rank: int) -> None:
     ranks = Ranks()
-    rest = Rest(ranks)
+    rest = GroupSleep(ranks)
     rest.carry_out(Sleep(1))
     ranks._fails.append((rank, Sleep))
     with pytest.raises(RequestFailed):
@@ -79,7 +79,7 @@ def test_ranks_of_which_one_can_t_sleep_deeper_all_sleep_on(rank: int) -> None:
 @FAILING
 def test_nobody_goes_on_while_one_can_t_wake(rank: int) -> None:
     ranks = Ranks((rank, Wake))
-    rest = Rest(ranks)
+    rest = GroupSleep(ranks)
     rest.carry_out(Sleep(2))
     with pytest.raises(RequestFailed):
         rest.carry_out(Wake())
@@ -89,6 +89,6 @@ def test_nobody_goes_on_while_one_can_t_wake(rank: int) -> None:
 
 
 def test_a_group_that_can_neither_sleep_nor_wake_is_dead() -> None:
-    rest = Rest(Ranks((1, Sleep), (0, Wake)))
+    rest = GroupSleep(Ranks((1, Sleep), (0, Wake)))
     with pytest.raises(EngineDeadError, match="can't be had back"):
         rest.carry_out(Sleep(2))
