@@ -84,6 +84,13 @@ def test_each_decision_has_a_number_of_its_own_and_says_it() -> None:
     assert [page.name for page in pages if not text(page).startswith(f"# {int(page.name[:4])}. ")] == []
 
 
+@pytest.mark.parametrize("name", ["architecture", "operator"])
+def test_every_method_that_a_page_names_is_there(name: str) -> None:
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", text(ROOT / "docs" / f"{name}.md"))
+    code = source("operator/stage_operator", "crds/stage_api", "worker/stage_runtime")
+    assert [(k, m) for k, m in named if f"class {k}" not in code or f"def {m}(" not in code] == []
+
+
 @every_page
 def test_every_make_target_that_a_page_names_is_there(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9]+):", text(ROOT / "Makefile"), re.MULTILINE))
