@@ -173,7 +173,6 @@ class Engine(StageEngine):
     # How
 
     def _main(self) -> None:
-        """The loop thread."""
         try:
             self._open()
             self._loop.run()

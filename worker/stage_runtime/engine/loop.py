@@ -51,7 +51,6 @@ class Loop:
         self._beat = (0, self._clock(), self._startup_timeout_s)
 
     def attach(self, executor: Executor) -> None:
-        """Use this executor from now on."""
         self._executor = executor
         self._beat = None
 
@@ -172,10 +171,9 @@ class Loop:
             except RequestError as refused:
                 future.set_exception(refused)
             except BaseException as error:
-                self._fail([future], error)
-                self._fail(
-                    [late for _, late in calls[place + 1 :] if late.set_running_or_notify_cancel()], error
-                )
+                late = (one for _, one in calls[place + 1 :] if one.set_running_or_notify_cancel())
+                for broken in (future, *late):
+                    broken.set_exception(self._breakage(error))
                 raise
         return bool(calls)
 
@@ -196,10 +194,7 @@ class Loop:
         return answer
 
     @staticmethod
-    def _fail(futures: list[Future[object]], error: BaseException) -> None:
-        for future in futures:
-            future.set_exception(
-                error
-                if isinstance(error, StageError)
-                else EngineDeadError(f"control call broke the engine: {words_of(error)}")
-            )
+    def _breakage(error: BaseException) -> StageError:
+        if isinstance(error, StageError):
+            return error
+        return EngineDeadError(f"control call broke the engine: {words_of(error)}")

@@ -63,7 +63,6 @@ class RequestTable:
         self._refusal: Refusal | None = lambda: NotAdmitting("the stage is starting")
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` from now on."""
         with self._changed:
             self._observer = observer
 

@@ -33,11 +33,6 @@ class Handshake:
         return len(self._capabilities) == len(self._doing)
 
     @property
-    def all_heard(self) -> bool:
-        """True once every rank is connected."""
-        return len(self._heard) == len(self._doing)
-
-    @property
     def capability(self) -> Capability:
         """Of rank 0's model; the other ranks have loaded the same."""
         return self._capabilities[0]
@@ -81,4 +76,4 @@ class Handshake:
             )
         self._doing[hello.rank] = "has said hello"
         self._heard.add(hello.rank)
-        return [self._setup] if self.all_heard else []
+        return [self._setup] if len(self._heard) == len(self._doing) else []

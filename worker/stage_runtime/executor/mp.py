@@ -102,7 +102,6 @@ class MpExecutor:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids of the local ranks."""
         return self._children.pids
 
     def submit(self, wave: Wave) -> None:

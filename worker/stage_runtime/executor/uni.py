@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 from stage_runtime.core.capability import Capability
@@ -50,7 +50,8 @@ class UniExecutor:
             worker = self._alive()
             if not worker.paused and ((outcomes := worker.tick()) or not worker.waits):
                 return outcomes
-        self._wait(deadline_s)
+        with suppress(Empty):
+            self._wakes.get(timeout=None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
         return []
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -87,12 +88,6 @@ class UniExecutor:
             raise EngineDeadError("the executor is closed")
         return self._worker
 
-    def _wait(self, deadline_s: float | None) -> None:
-        try:
-            self._wakes.get(timeout=None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
-        except Empty:
-            return
-
     @contextmanager
     def _failing_closed(self) -> Iterator[None]:
         """Remembers the death of the group that an exception stands for."""
@@ -103,5 +98,4 @@ class UniExecutor:
             raise
 
     def give_up(self, death: EngineDeadError) -> None:
-        """Refuse everything from now on."""
         self._death = self._death or death

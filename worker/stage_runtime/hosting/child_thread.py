@@ -129,7 +129,6 @@ class ChildThread:
             self._receiver.close()
 
     def _end(self, channel: EngineChannel) -> None:
-        """Ask, wait, kill."""
         if self._patience_s is not None and not self._killing:
             self._outgoing.append(encode(messages.Stop(self._patience_s * 0.8)))
             until_s = time.monotonic() + self._patience_s

@@ -41,12 +41,10 @@ class PendingAnswers:
     """Who waits for what. After `end_all` everybody gets its error, also who comes later."""
 
     def __init__(self, admitter: Admitter) -> None:
-        """`admitter` is who takes requests back."""
         self._admitter = admitter
         self._lock = Lock()
         self._last_number = 0
         self._asked: dict[int, _Asked] = {}
-        self._submissions = 0
         self._mailboxes: dict[tuple[int, str], NumberedMailbox] = {}
         self._closed: Refusal | None = None
 
@@ -63,7 +61,8 @@ class PendingAnswers:
     @property
     def has_requests(self) -> bool:
         """Somebody waits for more than answers to calls."""
-        return self._submissions > 0 or bool(self._mailboxes)
+        with self._lock:
+            return bool(self._mailboxes) or any(one.mailboxes is not None for one in self._asked.values())
 
     def submission(self, requests: Sequence[Request]) -> tuple[int, Future[list[Stream]]]:
         """Its number, and a future of its streams. Raises: the error that `end_all` set."""
@@ -71,7 +70,6 @@ class PendingAnswers:
             number = self._next_number()
             asked = _Asked(Future(), [NumberedMailbox(number, request) for request in requests])
             self._asked[number] = asked
-            self._submissions += 1
         return number, asked.answer
 
     def call(self, call: Control | None) -> tuple[int, Future[Any]]:
@@ -89,10 +87,8 @@ class PendingAnswers:
             if asked is None:
                 return
             mailboxes = asked.mailboxes
-            if mailboxes is not None:
-                self._submissions -= 1
-                if error is None:
-                    self._mailboxes.update({(one.number, one.request_id): one for one in mailboxes})
+            if mailboxes is not None and error is None:
+                self._mailboxes.update({(one.number, one.request_id): one for one in mailboxes})
         if error is not None:
             self._fail(asked.answer, error)
             return
@@ -105,8 +101,6 @@ class PendingAnswers:
         """What was asked could not be sent."""
         with self._lock:
             asked = self._asked.pop(number, None)
-            if asked is not None and asked.mailboxes is not None:
-                self._submissions -= 1
         if asked is not None:
             self._fail(asked.answer, error)
 
@@ -136,7 +130,6 @@ class PendingAnswers:
             mailboxes, asked = list(self._mailboxes.values()), list(self._asked.values())
             self._mailboxes.clear()
             self._asked.clear()
-            self._submissions = 0
         for mailbox in mailboxes:
             mailbox.put(failed(mailbox.request_id, refusal()))
         for one in asked:

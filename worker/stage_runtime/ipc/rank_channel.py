@@ -1,20 +1,21 @@
-"""A rank's end of the channel to its engine."""
+"""A rank's end of the channel to its engine: connects once, and says why it can't. ZeroMQ itself tries for ever."""
 
 from __future__ import annotations
 
 import select
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import zmq
 from msgspec import Struct
 from zmq.utils.monitor import recv_monitor_message
 
-from stage_runtime.core.errors import EngineDeadError
+from stage_runtime.core.errors import EngineDeadError, RendezvousTimeout
 from stage_runtime.ipc.addresses import dials_ipv6
 from stage_runtime.ipc.codec import decode_command, encode
-from stage_runtime.ipc.dial import WATCHED, until_connected
 from stage_runtime.ipc.identity import Peer
 from stage_runtime.ipc.keys import ClientKeys
 from stage_runtime.ipc.messages import Refused
@@ -31,6 +32,20 @@ LOOK_MS: Final = 1_000
 
 CONNECT_S: Final = 30.0
 """How long a rank tries to reach the engine."""
+
+_REFUSED: Final = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_WATCHED: Final = (
+    zmq.Event.HANDSHAKE_SUCCEEDED
+    | _REFUSED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.CLOSED
+    | zmq.Event.DISCONNECTED
+)
+"""What a socket's monitor has to tell while it connects."""
+
+_HANG_UPS: Final = 20
+"""An engine that is dialled with a wrong key of its own can't say no: it hangs up. So often, and it is no accident.
+What it says to a rank without keys may be lost, too, when it hangs up at once."""
 
 
 class RankChannel:
@@ -59,7 +74,7 @@ class RankChannel:
         self._decode = decode
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._monitor = monitor_of(self._socket, WATCHED)
+        self._monitor = monitor_of(self._socket, _WATCHED)
         try:
             self._socket.linger = LINGER_MS
             self._socket.rcvtimeo = LOOK_MS
@@ -74,7 +89,7 @@ class RankChannel:
                 self._socket.curve_publickey = keys.public
                 self._socket.curve_serverkey = keys.server_public
             self._socket.connect(address)
-            until_connected(self._monitor, address, patience_s)
+            _until_connected(self._monitor, address, patience_s)
         except BaseException:
             self.close()
             raise
@@ -172,3 +187,39 @@ class RankChannel:
                 self._gone = True
         if self._gone:
             self._socket.poll(LAST_WORDS_MS)
+
+
+def _until_connected(monitor: zmq.Socket[bytes], address: str, patience_s: float) -> None:
+    """Wait for `monitor` to tell that the engine at `address` has taken this rank in.
+
+    Raises: EngineDeadError when it refuses, or isn't there on this machine; RendezvousTimeout.
+    """
+    until_s = time.monotonic() + patience_s
+    remote = address.startswith("tcp:")
+    hang_ups = 0
+    while monitor.poll(milliseconds(until_s)):
+        event = int(recv_monitor_message(monitor)["event"])
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+            return
+        if event & _REFUSED:
+            raise EngineDeadError(f"the engine at {address} refuses this rank's keys, or has all its ranks")
+        if event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+            hang_ups += 1
+            if hang_ups >= _HANG_UPS:
+                raise EngineDeadError(
+                    f"the engine at {address} hangs up: it refuses this rank's keys, or has other keys than this rank"
+                )
+        if event in (zmq.Event.CLOSED, zmq.Event.DISCONNECTED) and not remote:
+            raise EngineDeadError(f"no engine listens at {address}")
+    raise RendezvousTimeout(f"no engine at {address} within {patience_s:.0f} s{_why(address)}")
+
+
+def _why(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme != "tcp":
+        return ""
+    try:
+        socket.getaddrinfo(parts.hostname, parts.port)
+    except OSError as error:
+        return f": {parts.hostname}: {error.strerror or error}"
+    return ""

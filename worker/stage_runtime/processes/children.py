@@ -64,7 +64,6 @@ class Children:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids by number."""
         return {number: child.pid for number, child in self._children.items()}
 
     @property
