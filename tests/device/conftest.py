@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pytest
 from stage_runtime.core.request import Request
 from support import tiny_models
 from support.hub_stage import ask
-from support.tiny_models import load_plain
+from support.tiny_models import TinyModel, load_plain
 
 SHAPES = Path(__file__).parents[2] / "models" / "shapes" / "checkpoint"
 FAMILIES = (*tiny_models.NAMES, "shapes")
@@ -43,3 +44,9 @@ def family(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) ->
     arguments = tiny_models.reference_arguments(name)
     base = {key: value for key, value in arguments.items() if key != "num_inference_steps"}
     return Family(name, load_plain(tiny_model(name)), base)
+
+
+@pytest.fixture
+def copy_of(tiny_model: TinyModel, tmp_path: Path) -> Callable[[str], Path]:
+    """A tiny model that a test may break."""
+    return lambda name: Path(shutil.copytree(tiny_model(name), tmp_path / name))

@@ -7,16 +7,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from stage_runtime.core.errors import ModelError
-from stage_runtime.pipelines.loader import load
 from stage_runtime.pipelines.parts import need_packages
-from stage_runtime.pipelines.registry import resolve
-from support.tiny_models import TinyModel
+from support.broken_models import loaded, refusal, sharded, weights_of
 
 pytest_plugins = ("support.tiny_fixtures",)
 
@@ -24,30 +21,10 @@ MODELS = ("qwen-image", "stable-diffusion-xl", "wan", "stable-audio")
 CONFIGS = ("config.json", "scheduler_config.json", "tokenizer_config.json")
 
 
-@pytest.fixture
-def copy_of(tiny_model: TinyModel, tmp_path: Path) -> Callable[[str], Path]:
-    """A tiny model that a test may break."""
-    return lambda name: Path(shutil.copytree(tiny_model(name), tmp_path / name))
-
-
-def loaded(folder: Path) -> Any:
-    return load(resolve(folder), dtype=torch.float32, device=torch.device("cpu"))
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(ModelError) as refused:
-        loaded(folder)
-    return str(refused.value)
-
-
 def configs_of(folder: Path) -> Iterator[Path]:
     """The file of each part that says what it is."""
     for name in CONFIGS:
         yield from sorted(folder.glob(f"*/{name}"))
-
-
-def weights_of(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/*.safetensors"))
 
 
 def nowhere(file: Path) -> None:
@@ -160,15 +137,6 @@ def test_weights_that_are_not_whole_are_named_with_the_reason(
         assert why in said
         file.unlink(missing_ok=True)
         file.write_bytes(kept)
-
-
-def sharded(folder: Path, part: str, variant: str = "") -> list[Path]:
-    """The part's weights in several files with an index; the shards."""
-    module = getattr(loaded(folder), part)
-    for file in (folder / part).glob("*.safetensors"):
-        file.unlink()
-    module.save_pretrained(folder / part, max_shard_size="20KB", **({"variant": variant} if variant else {}))
-    return sorted((folder / part).glob("*-of-*.safetensors"))
 
 
 @pytest.mark.parametrize("part", ["transformer", "text_encoder"])

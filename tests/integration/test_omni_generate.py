@@ -224,6 +224,35 @@ def test_each_picture_is_told_of_as_soon_as_it_is_there(alone: Omni) -> None:
     assert told[0][2] > 0
 
 
+def test_a_function_for_pictures_that_is_none_is_refused_before_anything_is_drawn(alone: Omni) -> None:
+    with pytest.raises(InvalidRequest, match="on_picture: expected a function"):
+        alone.generate(PROMPTS[:1], on_picture=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [10**400, 10**5000, -(10**5000)], ids=range(3))
+def test_a_giant_count_makes_no_giant_message(count: int, alone: Omni) -> None:
+    with pytest.raises(InvalidRequest, match="num_images_per_prompt") as refused:
+        alone.generate(PROMPTS[:1], num_images_per_prompt=count)
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("model", ["a" * 5000, "a\0b", "\ud800", "~no-such-user/model", "/dev/null/model"])
+def test_a_model_that_can_not_be_a_path_is_a_model_error(model: str) -> None:
+    with pytest.raises(ModelError, match="expected a folder, a manifest, or an embedded model") as refused:
+        Omni(model, load=False)
+    assert len(str(refused.value)) < 6_000
+
+
+@pytest.mark.parametrize("wrong", [[2], "data", 2, {"data"}])
+def test_degrees_that_have_no_names_are_refused(wrong: Any) -> None:
+    with pytest.raises(SpecError, match=r"spec\.parallelism"):
+        Omni("shapes", parallelism=wrong, load=False)
+
+
+def test_a_device_may_be_torchs() -> None:
+    Omni("shapes", device=torch.device("cpu"), load=False)
+
+
 @pytest.mark.parametrize("model", ["", None, 7, b"shapes"])
 def test_a_model_that_is_no_name_is_a_model_error_and_not_the_current_folder(model: Any) -> None:
     with pytest.raises(ModelError, match="expected a folder, a manifest, or an embedded model"):

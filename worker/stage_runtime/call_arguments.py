@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.core.request import Value
 from stage_runtime.pipelines.arguments import draw_seed
+from stage_runtime.pipelines.checks import shown
 from stage_runtime.pipelines.contract import MAX_OUTPUTS, Wishes
 
 
@@ -66,7 +67,7 @@ def count_of(images: object, outputs: object) -> int:
         if type(value) is not int:
             raise refused(name, "a whole number", _kind(value))
         if not 1 <= value <= MAX_OUTPUTS:
-            raise refused(name, f"1..{MAX_OUTPUTS}", str(value))
+            raise refused(name, f"1..{MAX_OUTPUTS}", shown(value))
     if len(set(given.values())) > 1:
         raise refused(
             "num_outputs_per_prompt", "the same as num_images_per_prompt, or nothing", "another number"

@@ -73,7 +73,7 @@ class Omni(Steering):
         max_num_seqs: int | None = None,
         mode: str | None = None,
         dtype: str | torch.dtype | None = None,
-        device: str | None = None,
+        device: str | torch.device | None = None,
         executor: str | type | None = None,
         scheduler: str | type | None = None,
         process: str | None = None,
@@ -94,7 +94,7 @@ class Omni(Steering):
             "maxNumSeqs": plain(max_num_seqs),
             "mode": mode,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
-            "device": device,
+            "device": None if device is None else str(device),
             "executor": executor if executor in list(ExecutorKind) else None,
             "process": process,
         }
@@ -174,6 +174,8 @@ class Omni(Steering):
         EngineHung when the device gives no answer.
         """
         self._check_output_type(output_type)
+        if on_picture is not None and not callable(on_picture):
+            raise refused("on_picture", "a function of a place and a picture", repr(on_picture)[:100])
         shared = Wishes(
             prompt="",
             n=count_of(num_images_per_prompt, num_outputs_per_prompt),
@@ -270,13 +272,13 @@ def _close_at(home: int, engine: StageEngine) -> None:
 def _config(
     model: str | Path,
     options: Mapping[str, object],
-    parallelism: Mapping[str, object] | None,
+    parallelism: object,
     vae: Mapping[str, object],
 ) -> StageConfig:
     """The config of an offline run. Raises: SpecError with every option that the contract refuses; ModelError."""
     value = _manifest(model)
-    if parallelism:
-        value["spec"]["parallelism"] = {name: plain(degree) for name, degree in parallelism.items()}
+    if degrees := _degrees(parallelism):
+        value["spec"]["parallelism"] = degrees
         value["spec"].setdefault("engine", {})["executor"] = default_kind(ranks=2)
     value["spec"].setdefault("engine", {}).update(options)
     if vae:
@@ -293,7 +295,7 @@ def _manifest(model: object) -> dict[str, Any]:
         raise ModelError(
             f"{model!r}: expected {_MODELS}, got {'nothing' if not model else type(model).__name__}"
         )
-    path = Path(model).expanduser()
+    path = _path(model)
     if model in list(Embedded):
         source: dict[str, Any] = {"embedded": str(model)}
     elif path.is_dir():
@@ -308,6 +310,28 @@ def _manifest(model: object) -> dict[str, Any]:
         "metadata": {"name": "offline"},
         "spec": {"model": {"source": source}, "engine": {"dtype": DTYPE, "executor": default_kind(ranks=1)}},
     }
+
+
+def _degrees(parallelism: object) -> dict[str, object]:
+    """The degrees that were given. Raises: SpecError."""
+    if not isinstance(parallelism, Mapping | None):
+        got = f"a {type(parallelism).__name__}"
+        raise SpecError([Fault("spec.parallelism", 'degrees by name, such as {"data": 2}', got)])
+    return {name: plain(degree) for name, degree in (parallelism or {}).items()}
+
+
+def _path(model: str | Path) -> Path:
+    """Where a model may be. Raises: ModelError for what can't be a path at all."""
+    try:
+        path = Path(model).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"{str(model)[:200]!r}: expected {_MODELS}, got what can't be a path: {error}"
+        ) from None
+    return path
 
 
 def _only(stages: Sequence[DiffusionStage]) -> DiffusionStage:

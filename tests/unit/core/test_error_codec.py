@@ -58,6 +58,23 @@ class Mute(Exception):
     __repr__ = __str__
 
 
+class Leaving(Exception):
+    """Would end who asks for its words."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Stubborn(Exception):
+    """Has names as ours have, and tells nobody."""
+
+    @property
+    def field(self) -> str:
+        raise RuntimeError("not yours")
+
+    retry_after_s = rank = field
+
+
 class Endless(Exception):
     def __str__(self) -> str:
         return str(self)
@@ -93,6 +110,8 @@ FOREIGN = {
     "surrogates alone": ValueError("\udcff" * 5000),
     "no message": ValueError(),
     "__str__ raises": Mute(),
+    "__str__ would end the process": Leaving(),
+    "names as ours": Stubborn("why"),
     "__str__ without end": Endless(),
     "__str__ gives a number": Unlike(),
     "a dressed string": ValueError(Dressed("hello")),

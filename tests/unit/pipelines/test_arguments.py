@@ -240,6 +240,12 @@ def test_a_huge_number_makes_no_huge_message() -> None:
     assert len(str(refusal(seed=10**10_000))) < 200
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, float("nan"), float("-inf")], ids=range(5))
+@pytest.mark.parametrize("field", ["guidance_scale", "num_inference_steps", "width", "seed", "n"])
+def test_a_number_that_is_no_other_numbers_is_refused_with_its_field(field: str, value: float) -> None:
+    assert len(str(refusal(**{field: value}))) < 200
+
+
 @pytest.mark.parametrize(("frames", "nearest"), [(80, "77 or 81"), (2, "1 or 5"), (160, "157 or 161")])
 def test_a_wrong_number_of_frames_is_told_the_nearest_right_ones(frames: int, nearest: str) -> None:
     assert f"(nearest: {nearest})" in str(refusal(WAN, num_frames=frames))

@@ -50,7 +50,7 @@ def words_of(error: BaseException, *, kind: bool | None = None) -> str:
     """What `error` says: ours its message, any other its type before that. `kind`: whether the type is said."""
     try:
         said = str(error)
-    except Exception as worse:  # noqa: BLE001 - a message that can't be had is none, whatever its class does
+    except BaseException as worse:  # noqa: BLE001 - a message that can't be had is none, whatever its class does
         said = f"(its message can't be had: {type(worse).__name__})"
     ours = isinstance(error, StageError | SpecError) if kind is None else not kind
     return safe(said if ours else f"{type(error).__name__}: {said}")
@@ -74,8 +74,11 @@ def encoded(error: BaseException) -> Raised:
         faults = tuple((safe(f.path), safe(f.expected), safe(f.got)) for f in error.faults)
         return Raised(kind=SpecError.__name__, message=words_of(error), faults=faults)
     known = (one.__name__ for one in type(error).__mro__ if _KINDS.get(one.__name__) is one)
-    field = getattr(error, "field", None)
-    retry_after_s = getattr(error, "retry_after_s", None)
+    # others may have names like these for what is told when it is asked for, or raises
+    ours = isinstance(error, StageError)
+    field, retry_after_s = (
+        getattr(error, name, None) if ours else None for name in ("field", "retry_after_s")
+    )
     return Raised(
         kind=next(known, InternalError.__name__),
         message=words_of(error),

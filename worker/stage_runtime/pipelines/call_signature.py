@@ -64,7 +64,8 @@ def _class_node(class_name: str, sources: list[str]) -> ast.ClassDef | None:
     source = next((source for source in sources if header.search(source)), None)
     if source is None:
         return None
-    return next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    named = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name)
+    return next(named, None)
 
 
 def _parameters_of(class_name: str, sources: list[str], depth: int) -> Mapping[str, object] | None:

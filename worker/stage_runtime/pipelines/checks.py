@@ -5,7 +5,6 @@ A number is never a bool and never a text, a whole number never a float. No mess
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -42,7 +41,7 @@ def whole(field: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refused(field, f"a whole number {least}..{most}" if least < most else str(most), _kind(value))
     if not least <= value <= most:
-        raise Refused(field, f"{least}..{most}" if least < most else str(most), _shown(value))
+        raise Refused(field, f"{least}..{most}" if least < most else str(most), shown(value))
     return value
 
 
@@ -50,8 +49,8 @@ def number(field: str, value: object, least: float, most: float) -> float:
     """A finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Refused(field, f"a number {least:g}..{most:g}", _kind(value))
-    if not (math.isfinite(value) and least <= value <= most):
-        raise Refused(field, f"{least:g}..{most:g}", _shown(value))
+    if not least <= value <= most:  # nor is NaN, and no whole number is too long to compare
+        raise Refused(field, f"{least:g}..{most:g}", shown(value))
     return float(value)
 
 
@@ -79,7 +78,7 @@ def side(field: str, value: object, limits: Limits) -> int:
         below, above = value - value % step, value - value % step + step
         nearest = sorted({min(max(size, step), most) for size in (below, above)})
         hint = f" (nearest: {' or '.join(map(str, nearest))})" if step < most else ""
-        raise Refused(field, expected + hint, _shown(value))
+        raise Refused(field, expected + hint, shown(value))
     return value
 
 
@@ -118,7 +117,7 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
     """A number as a message may show it: not even one of ten thousand digits makes it long."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a number of about {int(value.bit_length() * 0.301)} digits"

@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from stage_runtime.core.memory_errors import out_of_memory
 from stage_runtime.devices.kinds import compute_device
 from stage_runtime.pipelines.contract import PipelineRecord, ResolvedModel
 from stage_runtime.pipelines.model_size import check_size
-from stage_runtime.pipelines.parts import Part, ReadPart, described_parts
+from stage_runtime.pipelines.parts import Part, ReadPart, described_parts, need_packages
 from stage_runtime.pipelines.step_loader import load_step_model
 from stage_runtime.pipelines.weight_files import read_weights
 
@@ -66,6 +66,7 @@ def load(
     pipeline_class = getattr(diffusers, model.record.pipeline_class, None)
     if pipeline_class is None:
         raise ModelError(f"the installed diffusers has no {model.record.pipeline_class}")
+    need_packages("the pipeline", model.record.pipeline_class, getattr(pipeline_class, "_backends", ()))
     check_signature(model.record, pipeline_class)
     with _quiet():
         described = described_parts(model, pipeline_class)
@@ -81,7 +82,7 @@ def load(
                 str(model.path), dtype=dtype, use_safetensors=True, local_files_only=True, **parts, **absent
             )
         except Exception as error:
-            raise _fault(f"{model.path}", error) from error
+            raise _fault(_where(described, error) or f"{model.path}", error) from error
     _check_factor(model.record, pipeline)
     _check_vocabularies(model.path, pipeline)
     pipeline.set_progress_bar_config(disable=True)
@@ -201,6 +202,18 @@ def _fault(where: str, error: Exception) -> ModelError | OutOfDeviceMemory:
     if out_of_memory(error):
         return OutOfDeviceMemory(f"{where}: {_words(error)}")
     return ModelError(f"{where}: {_words(error)}")
+
+
+def _where(described: Iterable[Part], error: Exception) -> str:
+    """Which part without weights fails in the same way when it is asked for alone; "" for none."""
+    for part in described:
+        if not part.stem and hasattr(part.kind, "from_pretrained"):
+            try:
+                part.kind.from_pretrained(str(part.folder), local_files_only=True)
+            except Exception as again:  # noqa: BLE001 - whatever it is, it is told as the first was
+                if type(again) is type(error):
+                    return f"{part.name}: {part.folder} can't be loaded"
+    return ""
 
 
 def _words(error: Exception) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from stage_runtime.core.errors import ModelError
-from stage_runtime.pipelines.contract import ResolvedModel
+from stage_runtime.pipelines.contract import ResolvedModel, read_json_object
 from stage_runtime.pipelines.weight_files import need_config, need_file, need_folder
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,10 @@ log = logging.getLogger(__name__)
 SENTENCEPIECE_FILES: Final = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 PACKAGE_OF: Final = {"protobuf": "google.protobuf", "bs4": "bs4", "opencv": "cv2"}
 """What a package is imported as, where it isn't its name."""
+ABSENT: Final = [None, None]
+"""What an index says of a part that isn't there."""
+MOST_TRAINED: Final = 1_000_000
+"""Time steps that a scheduler may have been trained with; its tables have an entry for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,12 @@ def _described(model: ResolvedModel, pipeline_class: Any) -> Iterator[Part]:
     import diffusers
 
     expected, optional = pipeline_class._get_signature_keys(pipeline_class)
+    may_lack = {*optional, *pipeline_class._optional_components}
     for name, value in model.model_index.items():
-        if not (isinstance(value, list) and len(value) == 2 and all(isinstance(word, str) for word in value)):
+        if not _names_a_class(value):
+            # a class's own options stand beside its parts
+            if name in expected and name not in model.absent_components:
+                _check_absent(name, value, model.path / "model_index.json", needed=name not in may_lack)
             continue
         if name not in expected and name not in optional:
             log.info("part passed over", extra={"component": name, "pipeline": pipeline_class.__name__})
@@ -73,6 +82,23 @@ def _described(model: ResolvedModel, pipeline_class: Any) -> Iterator[Part]:
             yield _part(name, folder, kind, diffusers)
 
 
+def _check_absent(name: str, value: object, index: Path, *, needed: bool) -> None:
+    """Plain diffusers goes on without a part that the index tells as absent; whether it can draw, the probe finds out.
+
+    Raises: ModelError for any other value.
+    """
+    if value != ABSENT:
+        raise ModelError(
+            f"{name}: {index} has {json.dumps(value)[:100]} for it; expected its library and class, as two texts"
+        )
+    if needed:
+        log.warning("part that the pipeline asks for is absent", extra={"component": name})
+
+
+def _names_a_class(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(word, str) for word in value)
+
+
 def _class_of(library_name: str, class_name: str, diffusers: Any) -> Any:
     """The class, from diffusers, transformers or a package of pipelines; None where it has to be looked for."""
     libraries = {"diffusers": diffusers, "transformers": importlib.import_module("transformers")}
@@ -85,18 +111,43 @@ def _part(name: str, folder: Path, kind: Any, diffusers: Any) -> Part:
     transformers = importlib.import_module("transformers")
     if issubclass(kind, diffusers.ModelMixin):
         config = need_config(folder, kind.config_name, ("_class_name",), name)
+        _check_kind(config, kind, folder / kind.config_name, name, diffusers)
         return Part(name, folder, kind, "diffusion_pytorch_model", config)
     if issubclass(kind, transformers.PreTrainedModel):
         config = need_config(folder, "config.json", ("model_type", "architectures"), name)
         return Part(name, folder, kind, "model", config)
     if issubclass(kind, diffusers.ConfigMixin):
-        return Part(name, folder, kind, "", need_config(folder, kind.config_name, ("_class_name",), name))
+        config = need_config(folder, kind.config_name, ("_class_name",), name)
+        _check_kind(config, kind, folder / kind.config_name, name, diffusers)
+        if issubclass(kind, diffusers.SchedulerMixin):
+            _check_trained(config, folder / kind.config_name, name)
+        return Part(name, folder, kind, "", config)
     if issubclass(kind, transformers.PreTrainedTokenizerBase):
-        need_file(folder / "tokenizer_config.json", name)
+        read_json_object(need_file(folder / "tokenizer_config.json", name))
         pieces = [file for file in SENTENCEPIECE_FILES if (folder / file).is_file()]
         if pieces and not (folder / "tokenizer.json").is_file():
             need_packages(name, pieces[0], ("sentencepiece", "protobuf"))
     return Part(name, folder, kind, "", {})
+
+
+def _check_trained(config: Mapping[str, Any], file: Path, name: str) -> None:
+    """A scheduler fills tables with as many numbers as it says. Raises: ModelError."""
+    trained = config.get("num_train_timesteps", 1)
+    if isinstance(trained, bool) or not isinstance(trained, int) or not 1 <= trained <= MOST_TRAINED:
+        raise ModelError(
+            f"{name}: {file} has num_train_timesteps {json.dumps(trained)[:100]}; expected 1..{MOST_TRAINED}"
+        )
+
+
+def _check_kind(config: Mapping[str, Any], kind: Any, file: Path, name: str, diffusers: Any) -> None:
+    """A config of something else altogether would leave all that the part reads to its class's defaults.
+
+    Raises: ModelError.
+    """
+    said = getattr(diffusers, str(config["_class_name"]), None)
+    for base in (diffusers.ModelMixin, diffusers.SchedulerMixin):
+        if isinstance(said, type) and issubclass(kind, base) and not issubclass(said, base):
+            raise ModelError(f"{name}: {file} is of a {said.__name__}, and the index says {kind.__name__}")
 
 
 def need_packages(name: str, what: str, packages: Any) -> None:

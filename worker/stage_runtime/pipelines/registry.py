@@ -68,5 +68,7 @@ def _record(class_name: str, checkpoint: Checkpoint, records: Sequence[PipelineR
         return record
     signature = read_call_signature(class_name)
     if signature is None:
-        raise ModelError(f"{class_name} is not a pipeline of the installed diffusers")
+        raise ModelError(
+            f"{class_name or json.dumps(class_name)} is not a pipeline of the installed diffusers"
+        )
     return record_for(signature, checkpoint)

@@ -19,6 +19,19 @@ from stage_runtime.pipelines.contract import read_json_object
 
 LONGEST_HEADER: Final = 100_000_000
 """Bytes, as the format itself has it."""
+BITS: Final = {
+    bits: names.split()
+    for bits, names in {
+        4: "F4",
+        6: "F6_E2M3 F6_E3M2",
+        8: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ",
+        16: "I16 U16 F16 BF16",
+        32: "I32 U32 F32",
+        64: "I64 U64 F64 C64",
+    }.items()
+}
+"""Of one number, by the format's names."""
+BITS_OF: Final = {name: bits for bits, names in BITS.items() for name in names}
 POINTER: Final = b"version https://git-lfs"
 PICKLES: Final = (".bin", ".ckpt", ".pt", ".pth", ".msgpack", ".h5")
 
@@ -96,9 +109,16 @@ def _files(folder: Path, file: Path, what: str) -> Iterator[Path]:
     if file.suffix != ".json":
         yield need_file(file, what)
         return
-    placed = read_json_object(need_file(file, what)).get("weight_map")
-    if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+    index = read_json_object(need_file(file, what))
+    placed = index.get("weight_map")
+    if not isinstance(placed, dict) or not placed or not all(isinstance(n, str) for n in placed.values()):
         raise ModelError(f"{what}: {file} has no weight_map from weights to files")
+    if not isinstance(index.get("metadata"), dict):
+        raise ModelError(f"{what}: {file} has no metadata, which loaders ask for")
+    if outside := sorted(
+        name for name in placed.values() if {"", ".."} & set(Path(name).parts) or name[:1] in "/"
+    ):
+        raise ModelError(f"{what}: {file} names {outside[0]!r}, which is no file of its folder")
     for name in sorted(set(placed.values())):
         yield need_file(folder / name, what)
 
@@ -130,16 +150,43 @@ def _header(file: Path, what: str) -> dict[str, tuple[int, ...]]:
         text = stream.read(length)
     try:
         header = json.loads(text)
-        header.pop("__metadata__", None)
+        about = header.pop("__metadata__", {})
+        if not all(isinstance(value, str) for value in about.values()):
+            raise ValueError
         shapes = {name: tuple(map(int, entry["shape"])) for name, entry in header.items()}
-        end = 8 + length + max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        places = {name: tuple(map(int, entry["data_offsets"])) for name, entry in header.items()}
+        end = 8 + length + max((last for _, last in places.values()), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         cut = "is cut off in its header" if 8 + length > size else "has a broken header"
         raise ModelError(f"{what}: {file} {cut} ({type(error).__name__})") from None
     if end != size:
         how = "is cut off" if size < end else "has more than it says"
         raise ModelError(f"{what}: {file} {how}: {size} bytes, and its header speaks of {end}")
+    kinds = {name: entry.get("dtype") for name, entry in header.items()}
+    _check_places(places, kinds, shapes, f"{what}: {file}")
     return shapes
+
+
+def _check_places(
+    places: Mapping[str, tuple[int, ...]],
+    kinds: Mapping[str, object],
+    shapes: Mapping[str, tuple[int, ...]],
+    where: str,
+) -> None:
+    """Each tensor takes the bytes that its numbers need, one after the other. Raises: ModelError."""
+    reached = 0
+    for name, (first, last) in sorted(places.items(), key=lambda place: place[1]):
+        kind, shape = kinds[name], shapes[name]
+        bits = BITS_OF.get(kind) if isinstance(kind, str) else None
+        if bits is None:
+            raise ModelError(f"{where} says that {name} is of the unknown number format {kind!r}")
+        if min(shape, default=0) < 0 or math.prod(shape) * bits != 8 * (last - first):
+            raise ModelError(
+                f"{where} says that {name} is {kind} of shape {list(shape)}, and gives it {last - first} bytes"
+            )
+        if first != reached:
+            raise ModelError(f"{where} has {name} at byte {first}, where byte {reached} is the next")
+        reached = last
 
 
 def need_config(folder: Path, file_name: str, marks: tuple[str, ...], what: str) -> Mapping[str, Any]:
