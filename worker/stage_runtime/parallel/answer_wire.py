@@ -61,7 +61,7 @@ class Leaves:
         self.end = at
 
     def next(self) -> Any:
-        """The next leaf; a tensor has memory of the payload, and a version of its own."""
+        """The next leaf; a tensor is part of the payload, with its own version. Raises: InternalError at the end."""
         if not self._said:
             raise InternalError("an answer of another rank has fewer leaves than one of this rank")
         leaf = self._said.pop()

@@ -51,7 +51,7 @@ class Hub:
     """Calls that the target has and has not answered yet, by request: a script waits for one at a time."""
 
     def add(self, script: Script) -> None:
-        """Take a script; it starts with the first tick that names it."""
+        """Take a script; it starts with the first tick that names it. Raises: InternalError for an id that is here."""
         if script.request_id in self.scripts:
             raise InternalError(f"request {script.request_id} has a script already")
         self.scripts[script.request_id] = script

@@ -115,7 +115,10 @@ class StepRunner:
         """There is nothing to be woken for."""
 
     def add(self, request: Request, start: StepState | None = None) -> None:
-        """Take a request in; it starts with the first tick that names it, and goes on from `start` if given."""
+        """Take a request in; it starts with the first tick that names it, and goes on from `start` if given.
+
+        Raises: InternalError for an id that is here.
+        """
         if request.request_id in self._members:
             raise InternalError(f"request {request.request_id} is here already")
         member = self._members[request.request_id] = _Member(request, start)

@@ -34,7 +34,7 @@ class StepWalk:
         return self._script.done or self._hub.phase(self._script) == DECODE
 
     def prepare_encode(self) -> None:
-        """Encode the prompt and make the first latents."""
+        """Encode the prompt and make the first latents, once. Raises: InternalError the second time."""
         if self._script.started:
             raise InternalError(f"request {self._script.request_id} is prepared already")
         with torch.no_grad():

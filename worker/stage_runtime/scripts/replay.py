@@ -218,7 +218,7 @@ class Recording:
         self._taken[step] = (result, noise)
 
     def checkpoint(self, script: Script) -> Checkpoint:
-        """How far the script is. It must wait at a denoiser call, after at least one step."""
+        """How far the script is. Raises: InternalError unless it waits at a denoiser call, after at least one step."""
         if not isinstance(script.pending, Call) or not self._step_results:
             raise InternalError(
                 f"request {script.request_id} is not at a point where a checkpoint can be taken"

@@ -32,7 +32,10 @@ class Guidance(Feature):
 
     @classmethod
     def claim(cls, config: StageConfig, model: ResolvedModel) -> Self | None:
-        """For more than one rank. A step model computes both halves in one call, which nobody can divide."""
+        """For more than one rank.
+
+        Raises: SpecError for a step model, which computes both halves in one call that nobody can divide.
+        """
         degree = config.parallelism.cfg
         if degree == 1:
             return None
@@ -44,7 +47,7 @@ class Guidance(Feature):
     def target(self, inner: Target, served: Served) -> Target:
         """Spread are the denoisers' calls, and the decoders'; nothing of a model that keeps state, or that requests
         put processors on, since each rank needs all of its calls then. Encoders aren't: their answers are large and
-        few.
+        few. Raises: Unsuitable for such a model.
         """
         found, context = served.found, served.context
         assert context is not None, "two ranks have met"

@@ -24,7 +24,7 @@ class VaeSwitch(Feature):
 
     @classmethod
     def claim(cls, config: StageConfig, model: ResolvedModel) -> Self | None:
-        """Where it is on. What a step model does with its pictures is its own affair."""
+        """Where it is on. Raises: SpecError for a step model: what that does with its pictures is its own affair."""
         if not getattr(config.vae, cls.name):
             return None
         if model.record.step_model is not None:
