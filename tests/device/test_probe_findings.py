@@ -9,11 +9,22 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, ModelMixin
 from diffusers.configuration_utils import ConfigMixin, register_to_config
 
+from stage_api.errors import SpecError
+from stage_api.spec import Mode
+from stage_runtime.assemble_rank import check_mode
 from stage_runtime.core.errors import ModelError
 from stage_runtime.core.outcome import Completed
 from stage_runtime.scripts.tensor_tree import relative_error
 from support.hub_stage import HubStage, ask
-from support.toy_pipeline import BASE, ToyDenoiser, ToyPipeline, toy
+from support.toy_pipeline import (
+    BASE,
+    CopyingPipeline,
+    OneGoPipeline,
+    SteplessPipeline,
+    ToyDenoiser,
+    ToyPipeline,
+    toy,
+)
 
 
 class OnceDenoiser(ToyDenoiser):
@@ -102,3 +113,15 @@ def test_tensors_of_every_kind_can_be_compared(dtype: torch.dtype) -> None:
     other = torch.tensor([1, 1, 1]).to(dtype)
     assert relative_error(one, one) == 0.0
     assert relative_error(one, other) > 0.0
+
+
+def test_a_pipeline_without_steps_is_served_in_request_mode_and_refused_in_step_mode() -> None:
+    found = HubStage.of(toy(OneGoPipeline), BASE).capability
+    check_mode(Mode.REQUEST, found)
+    with pytest.raises(SpecError, match=r"spec\.engine\.mode: expected request, since OneGoPipeline has no"):
+        check_mode(Mode.STEP, found)
+
+
+@pytest.mark.parametrize("kind", [ToyPipeline, SteplessPipeline, CopyingPipeline])
+def test_steps_that_are_seen_or_that_grow_with_those_asked_for_are_steps(kind: type[ToyPipeline]) -> None:
+    check_mode(Mode.STEP, HubStage.of(toy(kind), BASE).capability)

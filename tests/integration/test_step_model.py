@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,10 +22,21 @@ from stage_runtime import Omni
 from stage_runtime.core.errors import InvalidRequest
 from stage_runtime.executor.uni import UniExecutor
 from support.builders import EngineBuilder
+from support.chunked_model import LARGE_SIDE
 from support.http_stage import IMAGES_URL, SERVED_NAME, HttpStage
+from support.stage_process import ROOT
 from support.step_models import resolved, step_worker
 
 FEW = {"num_inference_steps": 8}
+CLIPS = """
+apiVersion: omnistage.io/v1alpha1
+kind: DiffusionStage
+metadata: {name: clips}
+spec:
+  model: {source: {embedded: digits}}
+  engine:
+    {dtype: float32, device: cpu, mode: request, maxNumSeqs: 2, extensions: {runner: "RUNNER"}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +48,7 @@ def served() -> Iterator[HttpStage]:
 
 @pytest.fixture(scope="module")
 def omni() -> Iterator[Omni]:
-    with Omni("digits", max_num_seqs=4) as omni:
+    with Omni("digits", max_num_seqs=4, streaming_output=True) as omni:
         yield omni
 
 
@@ -102,6 +116,67 @@ def test_omni_tells_of_a_prompt_that_it_cant_draw_and_draws_on(omni: Omni) -> No
     with pytest.raises(InvalidRequest, match="prompt: expected at most one digit"):
         omni.generate(["a green 4", "a dog"], **FEW)
     assert len(omni.generate("7", **FEW)) == 1
+
+
+def test_a_model_that_makes_no_chunks_gives_its_final_output_only(omni: Omni) -> None:
+    told: list[int] = []
+    assert len(omni.generate(["7", "a red 8"], on_chunk=lambda place, _: told.append(place), **FEW)) == 2
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "where", [{"executor": "uni"}, {"executor": "mp", "process": "child"}], ids=["here", "over two processes"]
+)
+def test_chunks_come_before_their_whole_from_wherever_the_model_runs(
+    where: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(ROOT / one) for one in ("crds", "worker", "tests")))
+    manifest = tmp_path / "clips.yaml"
+    manifest.write_text(CLIPS.replace("RUNNER", "support.chunked_model:ClipRunner"))
+    told: list[tuple[int, Any]] = []
+    wholes: dict[int, int] = {}
+    with Omni(manifest, streaming_output=True, **where) as omni:
+        made = omni.generate(
+            ["7", "8"],
+            seed=1,
+            num_inference_steps=5,
+            output_type="np",
+            on_chunk=lambda place, piece: told.append((place, piece)),
+            on_picture=lambda place, _: wholes.update({place: len(told)}),
+        )
+    for place, whole in enumerate(made):
+        pieces = [piece for of, piece in told[: wholes[place]] if of == place]
+        assert [piece.shape for piece in pieces] == [(2, LARGE_SIDE, LARGE_SIDE, 3)] * 2
+        np.testing.assert_array_equal(np.concatenate(pieces), whole[:4])
+        assert len(whole) == 5
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize("asked", [{"mode": "step"}, {"streaming_output": True}], ids=["mode", "streaming"])
+def test_steps_asked_of_a_model_that_has_none_end_the_start_at_the_field(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    manifest = tmp_path / "clips.yaml"
+    manifest.write_text(CLIPS.replace("RUNNER", "support.light_runner:OneGoRunner"))
+    with pytest.raises(
+        SpecError, match=r"spec\.engine\.mode: expected request, since light has no"
+    ) as refused:
+        Omni(manifest, executor="uni", **asked)
+    assert [fault.path for fault in refused.value.faults] == ["spec.engine.mode"]
+    with Omni(manifest, executor="uni") as whole:
+        assert not whole.capability.steps
+
+
+def test_chunks_are_refused_where_steps_or_the_switch_are_missing() -> None:
+    with pytest.raises(
+        SpecError, match=r"spec\.engine\.mode: expected step, for streaming_output, got request"
+    ):
+        Omni("digits", mode="request", streaming_output=True, load=False)
+    with pytest.raises(SpecError, match="streaming_output: expected true or false"):
+        Omni("digits", streaming_output="yes", load=False)  # type: ignore[arg-type]
+    with Omni("digits", load=False) as plain, pytest.raises(InvalidRequest, match="on_chunk") as refused:
+        plain.generate("7", on_chunk=lambda *_: None)
+    assert refused.value.field == "on_chunk"
 
 
 def test_halves_of_its_guidance_on_two_ranks_are_refused_before_anything_loads() -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
+from stage_runtime.assemble_rank import step_runner
 from stage_runtime.pipelines.families.digits.model import DigitsModel
 from stage_runtime.pipelines.step_model import Newcomer, StepResult
+from stage_runtime.runner.base import RunnerOptions
+from stage_runtime.runner.step_runner import StepRunner
 
 SIDE = 8
+LARGE_SIDE = 128
+"""Of frames of which a chunk is too large for a message."""
 UNLUCKY = 13
 """A seed whose second frame can't be told of."""
 
 
 @dataclass(frozen=True)
 class ClipState:
-    """The noise, and the frames that are done, (frames, 3, SIDE, SIDE)."""
+    """The noise, and the frames that are done, (frames, 3, side, side)."""
 
     noise: torch.Tensor
     frames: torch.Tensor
@@ -34,7 +39,8 @@ class ClipModel:
     arguments: ClassVar[Collection[str]] = DigitsModel.arguments
     sample_rate = None
 
-    def __init__(self) -> None:
+    def __init__(self, side: int = SIDE) -> None:
+        self.side = side
         self.device = torch.device("cpu")
         self.blur = torch.nn.AvgPool2d(3, stride=1, padding=1)
 
@@ -47,8 +53,8 @@ class ClipModel:
         """Noise of each one's own, and no frame."""
         return [
             ClipState(
-                noise=torch.rand((3, SIDE, SIDE), generator=one.generator),
-                frames=torch.zeros((0, 3, SIDE, SIDE)),
+                noise=torch.rand((3, self.side, self.side), generator=one.generator),
+                frames=torch.zeros((0, 3, self.side, self.side)),
                 seed=one.request.seed,
                 step=0,
                 steps=one.request.steps,
@@ -83,3 +89,12 @@ class ClipModel:
         return [
             StepResult(frames=state.frames[-2:][None]) if state.step % 2 == 0 else None for state in states
         ]
+
+
+class ClipRunner(StepRunner):
+    """Runs a model of large clips, whatever the stage has loaded; for ranks that are real otherwise."""
+
+    def __new__(
+        cls, model: Any, ask: Any, *, on_fault: Any, sample_rate: Any, options: RunnerOptions
+    ) -> StepRunner:  # type: ignore[misc]
+        return step_runner(ClipModel(LARGE_SIDE), ask, on_fault=on_fault, options=options)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from stage_runtime.batching.batcher import CallCounts
 from stage_runtime.core.capability import Capability, ComponentCapability
 from stage_runtime.core.errors import InternalError, InvalidRequest
@@ -125,3 +127,11 @@ class LightRunner:
             return Completed(request.request_id, picture(request), steps, NO_TIME)
         self._deliver(Made(request.request_id, request, steps, NO_TIME))
         return Computed(request.request_id)
+
+
+class OneGoRunner(LightRunner):
+    """A runner of a model without denoise steps."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.capability = replace(self.capability, steps=False)

@@ -14,6 +14,7 @@ import torch
 
 from stage_api.config import StageConfig
 from stage_api.devices import Device
+from stage_api.errors import Fault, SpecError
 from stage_api.spec import Mode
 from stage_runtime.batching.batcher import Batcher, CallCounts
 from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, probe
@@ -105,14 +106,15 @@ def build_worker(  # noqa: PLR0913 - what a rank is made of
 
     `features`: those of `features_of`, by default; `context`: the ranks that this one has met for them. `tell` gets
     what the start is doing.
-    Raises: ModelError, OutOfDeviceMemory; SpecError for a runner, an extension or a feature that can't be used.
+    Raises: ModelError, OutOfDeviceMemory; SpecError for a runner, an extension or a feature that can't be used, and for
+    step mode of a model that has no steps.
     """
     spec = config.engine
     features = features_of(config, model) if features is None else features
     parts = parts_of(spec.extensions)
     dtype = getattr(torch, spec.dtype.value)
     reading = partial(reduce, lambda read, feature: feature.reads(read), tuple(reversed(features)))
-    return assemble_worker(
+    worker = assemble_worker(
         told(partial(load, model, dtype=dtype, reading=reading), tell),
         partial(small_arguments, model),
         device_of(config, rank),
@@ -122,6 +124,15 @@ def build_worker(  # noqa: PLR0913 - what a rank is made of
         features=features,
         context=context,
     )
+    check_mode(spec.mode, worker.capability)
+    return worker
+
+
+def check_mode(mode: Mode, found: Capability) -> None:
+    """Raises: SpecError when steps are asked of a model that makes its output in one go. Alike on all ranks."""
+    if mode is Mode.STEP and not found.steps:
+        expected = f"{Mode.REQUEST}, since {found.pipeline} has no denoise steps to join at"
+        raise SpecError([Fault("spec.engine.mode", expected, mode.value)])
 
 
 def session(  # noqa: PLR0913 - what a rank is made of
@@ -375,6 +386,7 @@ def _capability(pipeline: Any, found: Findings, proof: Replays) -> Capability:
         early_stop=can_interrupt(pipeline),
         resumable=proof.resumed == "",
         reason=proof.resumed,
+        steps=found.steps,
         previews=proof.shown == "",
         previews_reason=proof.shown,
     )

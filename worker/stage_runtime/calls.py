@@ -1,4 +1,4 @@
-"""The requests of one call from Python on their way through the engine."""
+"""The requests of one call from Python on their way through the engine, and their outputs as Python has them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Semaphore
-from typing import Final
+from typing import Any, Final
 
-from stage_runtime.core.outcome import Completed, Output, Progressed, as_error
+from stage_runtime.core.outcome import Completed, Modality, Output, Progressed, as_error
 from stage_runtime.core.request import Request
 from stage_runtime.engine.base import StageEngine
 from stage_runtime.engine.streams import Stream
@@ -34,13 +34,18 @@ class Call:
         self._done = 0
         self._steps: dict[int, int] = {}
 
-    def run(self, take: TakeOutput, progress: bool | Progress) -> None:
-        """Give `take` each output as it comes. Raises: the typed error of the first that fails; what `take` raises."""
+    def run(
+        self, take: TakeOutput, progress: bool | Progress, take_chunk: TakeOutput = lambda place, piece: None
+    ) -> None:
+        """Give `take` each output as it comes, and `take_chunk` each finished piece of one before.
+
+        Raises: the typed error of the first that fails; what `take` and `take_chunk` raise.
+        """
         report, close = _reporter(progress, sum(request.steps for request in self._requests))
         try:
             while self._done < len(self._requests):
                 self._feed()
-                self._take(self._next(), take)
+                self._take(self._next(), take, take_chunk)
                 report(sum(self._steps.values()))
         finally:
             for stream in self._streams.values():
@@ -77,12 +82,14 @@ class Call:
             stream.subscribe(partial(self._news.put, place))
         self._fed += taken
 
-    def _take(self, place: int, take: TakeOutput) -> None:
+    def _take(self, place: int, take: TakeOutput, take_chunk: TakeOutput) -> None:
         stream = self._streams.get(place)
         while stream is not None and (outcome := stream.take()) is not None:
             match outcome:
-                case Progressed(step=step):
+                case Progressed(step=step, preview=preview, chunk=chunk):
                     self._steps[place] = step
+                    if chunk and preview is not None:
+                        take_chunk(place, preview)
                 case Completed(output=output):
                     self._steps[place] = self._requests[place].steps
                     self._done += 1
@@ -103,3 +110,29 @@ def _reporter(progress: bool | Progress, total: int) -> tuple[Callable[[int], No
 
     bar = tqdm(total=total, unit="step")
     return (lambda done: bar.update(done - bar.n) and None), bar.close
+
+
+def picture_of(output: Output, seed: int | None) -> Any:
+    """A PIL image; a list of them for a video."""
+    from PIL import Image
+
+    if output.modality is Modality.VIDEO:
+        return [Image.fromarray(frame) for frame in _numbers(output)]
+    image = Image.fromarray(_numbers(output))
+    if seed is not None:
+        image.info["seed"] = seed
+    return image
+
+
+def array_of(output: Output) -> Any:
+    """float32; pixels from 0 to 1."""
+    import numpy as np
+
+    numbers = _numbers(output)
+    return numbers if output.modality is Modality.AUDIO else numbers.astype(np.float32) / 255
+
+
+def _numbers(output: Output) -> Any:
+    import numpy as np
+
+    return np.frombuffer(output.data, output.dtype).reshape(output.shape)

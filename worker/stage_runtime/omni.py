@@ -20,7 +20,7 @@ from stage_api.config import StageConfig
 from stage_api.errors import Fault, SpecError
 from stage_api.manifest import load_manifest, parse_stage
 from stage_api.source import Embedded
-from stage_api.spec import ExecutorKind
+from stage_api.spec import ExecutorKind, Mode
 from stage_api.stage import DiffusionStage
 from stage_runtime.assemble import build_stage_engine
 from stage_runtime.call_arguments import (
@@ -32,7 +32,7 @@ from stage_runtime.call_arguments import (
     with_seeds,
     with_states,
 )
-from stage_runtime.calls import Call, Progress
+from stage_runtime.calls import Call, Progress, array_of, picture_of
 from stage_runtime.core.capability import Capability
 from stage_runtime.core.errors import EngineDeadError, ModelError, NotAdmitting
 from stage_runtime.core.outcome import Modality, Output
@@ -80,6 +80,7 @@ class Omni(Steering):
         parallelism: Mapping[str, object] | None = None,
         vae_use_slicing: bool | None = None,
         vae_use_tiling: bool | None = None,
+        streaming_output: bool = False,
         load: bool = True,
     ) -> None:
         """`parallelism`: degrees as a manifest has them, such as {"data": 2}; each rank is a process then.
@@ -87,12 +88,13 @@ class Omni(Steering):
         `executor`: "uni", "mp", or a class of your own; `scheduler`: a class of your own. A class is given as
         itself or as "package.module:Class". `process`: "inline" keeps the engine in this process, "child" gives it
         one of its own, where classes come as text only. `vae_use_slicing`: decode a batch picture by picture, and
-        `vae_use_tiling`: a large picture in tiles, to need less memory. `load`: False leaves loading to the first
-        `generate`, which checks its arguments before.
+        `vae_use_tiling`: a large picture in tiles, to need less memory. `streaming_output`: run step by step,
+        whatever the manifest says, so that `generate` can give finished pieces of an output (`on_chunk`). `load`:
+        False leaves loading to the first `generate`, which checks its arguments before.
         """
         options = {
             "maxNumSeqs": plain(max_num_seqs),
-            "mode": mode,
+            "mode": _streaming_mode(mode) if _switch("streaming_output", streaming_output) else mode,
             "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
             "device": None if device is None else str(device),
             "executor": executor if executor in list(ExecutorKind) else None,
@@ -111,6 +113,7 @@ class Omni(Steering):
         # Callers feed the line only as fast as it moves, so that it never overflows.
         self._places = Semaphore(config.engine.max_queue_size)
         self._device = config.engine.device.value
+        self._streams = plain(streaming_output)
         self._loading = Lock()
         self._here = local()
         """Of each thread: whether it is inside `generate`."""
@@ -160,6 +163,7 @@ class Omni(Steering):
         output_type: OutputType = "pil",
         progress: bool | Progress = False,
         on_picture: Callable[[int, Any], object] | None = None,
+        on_chunk: Callable[[int, Any], object] | None = None,
         **arguments: Any,
     ) -> list[Any]:
         """Pictures of the prompts, in their order; those of one prompt stand together.
@@ -168,14 +172,16 @@ class Omni(Steering):
         picture, taken as its state and not moved on; instead of a seed. `output_type`: "pil" for PIL images (a list
         of them for a video), whose `info["seed"]` says the seed; "np" for arrays of float32 in [0, 1], rounded to 8
         bits. `progress`: a bar, or a function of (steps done, steps in all). `on_picture`: called with each picture and
-        its place in the list as soon as it is there, in this thread. `arguments`: the pipeline's own.
+        its place in the list as soon as it is there, in this thread. `on_chunk`: with `streaming_output`, called so
+        with each finished piece of an output while the rest is being made, in order; the whole begins with them. The
+        last piece comes with the whole only, and of a model that makes none nothing but the whole comes. `arguments`:
+        the pipeline's own.
 
         Raises: InvalidRequest naming the argument; the error of the first picture that fails, the others end then;
         EngineHung when the device gives no answer.
         """
         self._check_output_type(output_type)
-        if on_picture is not None and not callable(on_picture):
-            raise refused("on_picture", "a function of a place and a picture", repr(on_picture)[:100])
+        self._check_told(on_picture, on_chunk)
         shared = Wishes(
             prompt="",
             n=count_of(num_images_per_prompt, num_outputs_per_prompt),
@@ -184,6 +190,7 @@ class Omni(Steering):
             num_inference_steps=plain(num_inference_steps),
             guidance_scale=plain(guidance_scale),
             num_frames=plain(num_frames),
+            chunks=on_chunk is not None,
             extra=plain_arguments(arguments),
         )
         wishes = for_prompts(shared, prompt, negative_prompt)
@@ -191,16 +198,35 @@ class Omni(Steering):
         wishes = with_seeds(wishes, seed) if seeded else with_states(wishes, seed, self._states(generator))
         requests = self._requests(wishes)
         self.load()
+
+        def seen(place: int, output: Output) -> Any:
+            seed = requests[place].seed if seeded else None
+            return array_of(output) if output_type == "np" else picture_of(output, seed)
+
+        return self._drawn(requests, seen, progress, on_picture, on_chunk)
+
+    def _drawn(
+        self,
+        requests: Sequence[Request],
+        seen: Callable[[int, Output], Any],
+        progress: bool | Progress,
+        on_picture: Callable[[int, Any], object] | None,
+        on_chunk: Callable[[int, Any], object] | None,
+    ) -> list[Any]:
+        """What `seen` makes of each request's output, in their order."""
         pictures: dict[int, Any] = {}
 
         def take(place: int, output: Output) -> None:
-            seed = requests[place].seed if seeded else None
-            pictures[place] = _array(output) if output_type == "np" else _picture(output, seed)
+            pictures[place] = seen(place, output)
             if on_picture is not None:
                 on_picture(place, pictures[place])
 
+        def take_chunk(place: int, output: Output) -> None:
+            if on_chunk is not None:
+                on_chunk(place, seen(place, output))
+
         with self._drawing():
-            Call(self._engine, requests, self._places).run(take, progress)
+            Call(self._engine, requests, self._places).run(take, progress, take_chunk)
         return [pictures[place] for place in range(len(requests))]
 
     def close(self) -> None:
@@ -243,6 +269,15 @@ class Omni(Steering):
         if asked not in possible:
             raise refused("output_type", f"{' or '.join(possible)}, for {modality}", repr(asked))
 
+    def _check_told(self, on_picture: object, on_chunk: object) -> None:
+        """Whether what is to be told can be. Raises: InvalidRequest."""
+        if on_picture is not None and not callable(on_picture):
+            raise refused("on_picture", "a function of a place and a picture", repr(on_picture)[:100])
+        if on_chunk is not None and not callable(on_chunk):
+            raise refused("on_chunk", "a function of a place and a piece", repr(on_chunk)[:100])
+        if on_chunk is not None and not self._streams:
+            raise refused("on_chunk", "an Omni with streaming_output=True", "one without")
+
     def _states(self, generator: object) -> list[bytes]:
         """What each generator would draw from next."""
         import torch
@@ -267,6 +302,21 @@ def _close_at(home: int, engine: StageEngine) -> None:
     """Close `engine` where it lives: a fork's end must not end the ranks of who forked."""
     if os.getpid() == home:
         engine.close()
+
+
+def _switch(name: str, value: object) -> bool:
+    """An option that is on or off. Raises: SpecError for what is neither."""
+    value = plain(value)
+    if not isinstance(value, bool):
+        raise SpecError([Fault(name, "true or false", repr(value))])
+    return value
+
+
+def _streaming_mode(mode: str | None) -> str:
+    """The mode in which pieces come: a step at a time. Raises: SpecError where the call wants another one."""
+    if mode not in (None, Mode.STEP):
+        raise SpecError([Fault("spec.engine.mode", f"{Mode.STEP}, for streaming_output", str(mode))])
+    return Mode.STEP.value
 
 
 def _config(
@@ -339,29 +389,3 @@ def _only(stages: Sequence[DiffusionStage]) -> DiffusionStage:
         named = ", ".join(stage.metadata.name for stage in stages)
         raise SpecError([Fault("", f"one {names.KIND}", f"{len(stages)}: {named}")])
     return stages[0]
-
-
-def _picture(output: Output, seed: int | None) -> Any:
-    """A PIL image; a list of them for a video."""
-    from PIL import Image
-
-    if output.modality is Modality.VIDEO:
-        return [Image.fromarray(frame) for frame in _numbers(output)]
-    image = Image.fromarray(_numbers(output))
-    if seed is not None:
-        image.info["seed"] = seed
-    return image
-
-
-def _array(output: Output) -> Any:
-    """float32; pixels from 0 to 1."""
-    import numpy as np
-
-    numbers = _numbers(output)
-    return numbers if output.modality is Modality.AUDIO else numbers.astype(np.float32) / 255
-
-
-def _numbers(output: Output) -> Any:
-    import numpy as np
-
-    return np.frombuffer(output.data, output.dtype).reshape(output.shape)

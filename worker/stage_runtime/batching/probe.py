@@ -56,6 +56,8 @@ class Findings:
 
     denoisers: tuple[str, ...]
     counts_steps: bool
+    steps: bool
+    """Its work goes in steps that are seen, or that grow with the number asked for."""
     plan: LoopPlan
     """What its loops are."""
     specs: dict[Method, BatchSpec]
@@ -149,6 +151,7 @@ def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: 
     return Findings(
         denoisers,
         counts_steps,
+        counts_steps or any(one.loops) or len(one.calls) != len(other.calls),
         _plan(one, other),
         specs,
         plain,

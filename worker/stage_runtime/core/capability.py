@@ -31,6 +31,8 @@ class Capability(Struct, frozen=True, kw_only=True):
     """Preemption and resuming work: no component keeps state between calls."""
     reason: str = ""
     """Why it is not resumable; empty when it is."""
+    steps: bool = True
+    """It is made in denoise steps, between which others may join; False: in one go, whatever number is asked for."""
     previews: bool = True
     """A picture can be shown after any step."""
     previews_reason: str = ""
