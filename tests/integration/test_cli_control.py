@@ -17,6 +17,7 @@ import pytest
 
 from stage_api import names
 from stage_runtime.cli import main
+from stage_runtime.local.control_socket import control_socket, runs_of
 from stage_runtime.remote_control.arguments import ACTIONS
 from stage_runtime.remote_control.client import ControlRefused
 from stage_runtime.remote_control.cluster import NoSuchStage, Pod, latest, replicas_on
@@ -123,6 +124,30 @@ def test_a_socket_that_a_killed_run_left_is_removed(
     left.touch()
     assert main(["control", "steered", "pause"]) == 1
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["*", "s*", "[s]teered", "?teered", "../omnistage/steered", "../other", "/steered", "steered.x", "", "."],
+)
+def test_a_name_is_no_pattern_and_no_path(
+    runtime: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (runtime / "omnistage").mkdir(mode=0o700)
+    kept = [runtime / "omnistage" / "steered.4194305.sock", runtime / "other.4194305.sock"]
+    for file in kept:
+        file.touch()
+    assert main(["control", name, "pause"]) == 1
+    assert "no replica" in capsys.readouterr().err
+    assert all(file.exists() for file in kept)
+
+
+def test_a_name_that_goes_on_after_a_dot_is_another_stages(runtime: Path) -> None:
+    with control_socket("steered.too") as path, control_socket("steered") as own:
+        path.touch()
+        own.touch()
+        assert runs_of("steered") == [own]
+        assert runs_of("steered.too") == [path]
 
 
 def test_a_folder_that_others_may_enter_is_not_trusted(

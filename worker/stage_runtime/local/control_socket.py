@@ -28,8 +28,10 @@ def control_socket(stage: str) -> Iterator[Path]:
 def runs_of(stage: str) -> list[Path]:
     """The sockets of this user's runs of `stage`, oldest first. Those whose run was killed are removed."""
     found = []
-    for path in _folder().glob(f"{stage}.*{_SUFFIX}"):
-        process = path.name.split(".")[-2]
+    for path in _folder().glob(f"*.*{_SUFFIX}"):  # NB: `stage` is a person's text, and no pattern
+        name, _, process = path.name.removesuffix(_SUFFIX).rpartition(".")
+        if name != stage:
+            continue
         if process.isdecimal() and _lives(int(process)):
             found.append(path)
         else:
