@@ -15,7 +15,8 @@ from stage_api.base import Contract
 
 MAX_QUANTITY_CHARS: Final = 32
 MAX_COUNT: Final = 1000
-_QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$"
+# NB: of an exponent as long as one likes nobody can tell whether it is larger than another.
+_QUANTITY: Final = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,3})?$"
 QUANTITY_PATTERN: Final = _QUANTITY
 _PERCENT: Final = "^(100|[1-9]?[0-9])%$"
 _NANO: Final = 1000**3

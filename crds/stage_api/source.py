@@ -107,9 +107,14 @@ class SecretKeyRef(Contract):
     """One entry of a Secret."""
 
     name: ObjectName = Field(description="Name of the Secret, in the stage's namespace.")
-    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = Field(
-        default="token", description="Key of the entry."
-    )
+    key: Annotated[
+        str,
+        Field(
+            max_length=253,
+            pattern=r"^([-_a-zA-Z0-9]|[.][-_a-zA-Z0-9])[-._a-zA-Z0-9]*$",  # no "." and nothing that begins with ".."
+            json_schema_extra={"x-expected": "a key that a Secret may have, such as token"},
+        ),
+    ] = Field(default="token", description="Key of the entry.")
 
 
 class HuggingFaceSource(Contract):

@@ -28,6 +28,13 @@ from stage_api.kube_values import IntOrPercent, Quantity, amount, canonical, sha
         ("100n", "0.0000001"),
         (0.5, "0.5"),
         (1e-07, "0.0000001"),
+        (".5", "0.5"),
+        ("5.", "5"),
+        (".5Gi", "536870912"),
+        ("+1", "1"),
+        ("+1.5e+3", "1500"),
+        ("1e999", "1e999"),
+        ("1e-999", "1e-999"),
     ],
 )
 def test_a_quantity_is_a_number_of_its_unit(quantity: int | float | str, number: str) -> None:
@@ -36,7 +43,29 @@ def test_a_quantity_is_a_number_of_its_unit(quantity: int | float | str, number:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "Gi", "1.", ".5", "-1", -1, -0.5, True, [1], None, "1 Gi", "1" * 33, "4\n"]
+    "value",
+    [
+        *(
+            "",
+            "Gi",
+            ".",
+            "+",
+            ".Gi",
+            "1..5",
+            "1.5.",
+            "-1",
+            "-.5",
+            "++1",
+            "1 Gi",
+            "1" * 33,
+            "4\n",
+            "1K",
+            "1e",
+            "1e3Gi",
+        ),
+        *("1e1000", "1e-1000", "1E+99999999999999999999", "1e-99999999999999999999"),
+        *(-1, -0.5, True, [1], None),
+    ],
 )
 def test_what_is_no_quantity_is_refused(value: object) -> None:
     with pytest.raises(ValidationError):
@@ -60,7 +89,8 @@ def test_a_percentage_is_rounded_as_asked(value: int | str, of: int, down: int, 
     ("equal", "shortest"),
     [
         ((1, "1", "1000m", 1.0, "1.0", "1e0", "1000000u"), 1),
-        ((0.5, "0.5", "500m", "5e-1"), "500m"),
+        ((0.5, "0.5", "500m", "5e-1", ".5", "+.5", "+500m"), "500m"),
+        ((5, "5.", "+5", "5.e0"), 5),
         (("1Gi", "1024Mi", "1048576Ki", 1073741824, "1073741824"), "1Gi"),
         (("1500Mi", "1536000Ki"), "1500Mi"),
         (("1.5Gi", "1536Mi"), "1536Mi"),

@@ -53,8 +53,9 @@ class ModelNotFound(InvalidRequest):
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """The envelope as plain JSON values."""
-    return {"error": {"message": message, "type": _kind(status), "param": param, "code": code}}
+    """The envelope as plain JSON values. Half a surrogate pair, which JSON can name and nobody can send, is escaped."""
+    shown, blamed = _sendable(message), None if param is None else _sendable(param)
+    return {"error": {"message": shown, "type": _kind(status), "param": blamed, "code": code}}
 
 
 def envelope(
@@ -116,6 +117,10 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     if answer.headers.get("allow") == "GET":
         answer.headers["allow"] = "GET, HEAD"
     return answer
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _kind(status: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -19,9 +20,25 @@ class DuplicateKey(HTTPException):
         super().__init__(400)
 
 
+class Unreadable(HTTPException):
+    """JSON that isn't read, or text that is none."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(400, f"the body: expected {expected}")
+
+
 def parse(body: bytes) -> Any:
-    """The value. Raises: DuplicateKey; json.JSONDecodeError and UnicodeDecodeError, both ValueErrors."""
-    return json.loads(body, object_pairs_hook=_object)
+    """The value. Raises: DuplicateKey; Unreadable; json.JSONDecodeError."""
+    try:
+        return json.loads(body, object_pairs_hook=_object)
+    except json.JSONDecodeError:
+        raise
+    except UnicodeDecodeError:
+        raise Unreadable("JSON in UTF-8") from None
+    except RecursionError:
+        raise Unreadable("JSON that is nested less deeply") from None
+    except ValueError:  # of a whole number that is too long to be turned into one
+        raise Unreadable(f"numbers of at most {sys.get_int_max_str_digits()} digits") from None
 
 
 class JsonRouter(APIRouter):
