@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -13,7 +14,7 @@ from stage_runtime.core.outcome import Aborted, Completed, Failed, Outcome, Prog
 from stage_runtime.runner.output import PIXELS
 from stage_runtime.worker.faults import FaultProbe
 from support.hub_stage import HubStage, ask, plain, relative
-from support.toy_pipeline import BASE, ToyDenoiser, ToyOutput, ToyPipeline, toy
+from support.toy_pipeline import BASE, ToyDenoiser, ToyOutput, ToyPipeline, embed, toy
 
 ODD = "odd"
 
@@ -37,6 +38,19 @@ class RaisingPipeline(ToyPipeline):
         if prompt == ODD:
             raise self.error
         super().check_inputs(prompt, size)
+
+
+class LeavingDenoiser(ToyDenoiser):
+    """Raises over one prompt, alone or in company."""
+
+    error: BaseException | None = None
+
+    def forward(
+        self, hidden_states: torch.Tensor, timestep: torch.Tensor, prompt_embeds: torch.Tensor
+    ) -> torch.Tensor:
+        if self.error is not None and any(torch.equal(row, embed(ODD)) for row in prompt_embeds):
+            raise self.error
+        return super().forward(hidden_states, timestep, prompt_embeds)
 
 
 class LateCallPipeline(ToyPipeline):
@@ -226,3 +240,20 @@ def test_what_an_encoder_answers_with_may_be_edited_in_place() -> None:
     stage.arrive(request)
     want = plain(toy(ScalingPipeline, EncodingDenoiser), request)
     assert relative(stage.outputs()["a"], want) == 0.0
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), StopIteration(5)]
+)
+def test_a_module_that_would_end_the_process_ends_its_request_alone(error: BaseException) -> None:
+    pipeline = toy(ToyPipeline, LeavingDenoiser)
+    stage = HubStage.of(pipeline, BASE)
+    pipeline.transformer.error = error
+    stage.arrive(ask(BASE, "a", "a cat", steps=3), ask(BASE, ODD, ODD, steps=3))
+    ended = stage.run()
+    assert isinstance(ended["a"], Completed)
+    failed = ended[ODD]
+    assert isinstance(failed, Failed)
+    assert (failed.status, failed.code) == (500, "request_failed")
+    assert type(error).__name__ in failed.message
+    assert set(stage.held().values()) == {0}

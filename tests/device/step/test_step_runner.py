@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from stage_runtime.core.control import Sleep, Wake
 from stage_runtime.core.errors import DeviceLost, InternalError, InvalidRequest
 from stage_runtime.core.outcome import Aborted, Completed, Computed, Failed, Progressed
 from stage_runtime.pipelines.families.digits.model import DigitsModel
+from stage_runtime.pipelines.step_model import Newcomer
 from stage_runtime.runner.base import RunnerOptions
 from stage_runtime.runner.output import Made
 from stage_runtime.runner.step_runner import StepRunner
@@ -201,6 +203,28 @@ def test_a_neighbour_that_cant_be_prepared_changes_nobodys_noise(lone: dict[str,
     stage = step_stage()
     stage.arrive(ASKED[0], digit("bad", "a red circle"))
     assert np.array_equal(stage.outputs()["a"], lone["a"])
+
+
+class GivesNoStates(DigitsModel):
+    """Prepares something else, once it is told what."""
+
+    instead: Any = None
+
+    def prepare_encode(self, newcomers: Sequence[Newcomer]) -> Any:
+        return super().prepare_encode(newcomers) if self.instead is None else self.instead
+
+
+@pytest.mark.parametrize("instead", [5, [5, 5], [None], "ab", {}, torch.zeros(2)], ids=repr)
+def test_what_is_no_state_fails_its_requests_and_later_ones_are_served(instead: Any) -> None:
+    model = a_model(GivesNoStates)
+    stage = step_stage(model)
+    model.instead = instead
+    stage.arrive(digit("a", "a red 7"), digit("b", "a red 8"))
+    assert {type(end) for end in stage.run().values()} == {Failed}
+    assert set(stage.held().values()) == {0}
+    model.instead = None
+    stage.arrive(digit("c", "a red 7"))
+    assert isinstance(stage.run()["c"], Completed)
 
 
 def test_a_generators_state_that_is_none_fails_its_own_request() -> None:

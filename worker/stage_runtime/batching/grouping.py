@@ -10,7 +10,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from stage_runtime.core.error_codec import words_of
+from stage_runtime.core.error_codec import contained, words_of
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +55,9 @@ def run_grouped(items: Sequence[A], group: Group[A, B]) -> list[B | Exception]:
     for place, item in enumerate(items):
         try:
             key = group.key(item)
-        except Exception as error:  # noqa: BLE001 - it is that item's end, and no other's
-            group.failed([item], error)
-            answers[place] = error
-        else:
             groups.setdefault((ALONE, place) if key is ALONE else key, []).append(place)
+        except BaseException as error:  # noqa: BLE001 - it is that item's end, and no other's
+            answers[place] = _failed([item], error, group)
     for places in groups.values():
         members = [items[place] for place in places]
         for place, answer in zip(places, _run_group(members, group), strict=True):
@@ -77,9 +75,8 @@ def _together(members: Sequence[A], group: Group[A, B]) -> Sequence[B | Exceptio
     try:
         answers = group.together(members)
         failed = False
-    except Exception as error:  # noqa: BLE001 - whatever a model raises, its neighbours go on
-        group.failed(members, error)
-        failed, why = True, words_of(error)[:200]
+    except BaseException as error:  # noqa: BLE001 - whatever a model raises, its neighbours go on
+        failed, why = True, words_of(_failed(members, error, group))[:200]
     if not group.agreed(members, failed):
         return answers
     log.warning("a joint call failed; its members run alone", extra={"why": why})
@@ -89,6 +86,11 @@ def _together(members: Sequence[A], group: Group[A, B]) -> Sequence[B | Exceptio
 def _alone(item: A, group: Group[A, B]) -> B | Exception:
     try:
         return group.alone(item)
-    except Exception as error:  # noqa: BLE001 - raised again inside the request
-        group.failed([item], error)
-        return error
+    except BaseException as error:  # noqa: BLE001 - raised again inside the request
+        return _failed([item], error, group)
+
+
+def _failed(items: Sequence[A], error: BaseException, group: Group[A, B]) -> Exception:
+    what = contained(error)
+    group.failed(items, what)
+    return what

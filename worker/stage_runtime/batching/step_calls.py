@@ -59,7 +59,10 @@ class StepCalls:
     def start(self, requests: Sequence[Request]) -> Sequence[StepState]:
         """`prepare_encode` with fresh generators: one that a failed call has drawn from would give other noise."""
         newcomers = [Newcomer(request, generator_of(request, self.model.device)) for request in requests]
-        return self.model.prepare_encode(newcomers)
+        states = self.model.prepare_encode(newcomers)
+        if not all(isinstance(state, StepState) for state in states):
+            raise ModelError(f"{type(self.model).__name__}.prepare_encode gave what is no state")
+        return states
 
     def _step(self, states: Sequence[StepState]) -> Sequence[StepState]:
         moved = self.model.step_scheduler(states, self.model.denoise_step(states))

@@ -13,7 +13,13 @@ from msgspec import Struct
 
 from stage_api.errors import Fault, SpecError
 from stage_runtime.core import errors
-from stage_runtime.core.errors import EngineDeadError, InternalError, InvalidRequest, StageError
+from stage_runtime.core.errors import (
+    EngineDeadError,
+    InternalError,
+    InvalidRequest,
+    RequestFailed,
+    StageError,
+)
 
 MOST_CHARACTERS: Final = 1_000
 """Of an error's words; of longer ones the start remains."""
@@ -54,6 +60,18 @@ def words_of(error: BaseException, *, kind: bool | None = None) -> str:
         said = f"(its message can't be had: {type(worse).__name__})"
     ours = isinstance(error, StageError | SpecError) if kind is None else not kind
     return safe(said if ours else f"{type(error).__name__}: {said}")
+
+
+def contained(error: BaseException) -> Exception:
+    """What a model raised, as the end of its request alone: also what would end a process or a thread.
+
+    Raises: KeyboardInterrupt, which is of somebody at the terminal.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, Exception):
+        return error
+    return RequestFailed(words_of(error, kind=True)).with_traceback(error.__traceback__)
 
 
 def trace_of(error: BaseException) -> str:

@@ -31,6 +31,7 @@ class Newcomer(NamedTuple):
     generator: torch.Generator
 
 
+@runtime_checkable
 class StepState(Protocol):
     """How far one request is. Holds tensors and plain values; a generator, if needed, as its state's tensor."""
 

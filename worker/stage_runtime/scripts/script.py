@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol
 import greenlet
 import torch
 
-from stage_runtime.core.error_codec import words_of
-from stage_runtime.core.errors import RequestFailed
+from stage_runtime.core.error_codec import contained
 from stage_runtime.scripts.finite import check_finite
 from stage_runtime.scripts.intercepted import own_step
 from stage_runtime.scripts.progress import Progress
@@ -140,12 +139,8 @@ class Script:
             check_finite(self._unchecked, "latents")
         except ScriptAbort:
             pass
-        except KeyboardInterrupt:
-            raise  # somebody at the terminal, where scripts run in the main thread
-        except Exception as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
-            self.error = error
-        except BaseException as error:  # noqa: BLE001 - what would end a process ends its request
-            self.error = RequestFailed(words_of(error, kind=True)).with_traceback(error.__traceback__)
+        except BaseException as error:  # noqa: BLE001 - a pipeline's failure is its request's, whatever it is
+            self.error = contained(error)
         finally:
             self.done, self.pending, self.ended_s = True, None, time.perf_counter()
             self._unchecked = None
