@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from stage_runtime.core.errors import ModelError
+from stage_runtime.pipelines.model_size import check_size
 from stage_runtime.pipelines.parts import need_packages
+from stage_runtime.pipelines.weight_files import read_weights
 from support.broken_models import loaded, refusal, sharded, weights_of
 
 pytest_plugins = ("support.tiny_fixtures",)
@@ -85,6 +88,23 @@ def test_a_config_that_describes_a_giant_is_refused_before_it_takes_memory(
     file = folder / part / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     assert "describes a larger model than its weights are" in refusal(folder)
+
+
+def test_a_weight_of_two_names_counts_once(tmp_path: Path) -> None:
+    # as many small language models have it: the table of words is most of them, and their head is the same table
+    config = transformers.Qwen3Config(
+        vocab_size=100_000,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        tie_word_embeddings=True,
+    )
+    transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    weights = read_weights(tmp_path, "model", "text_encoder")
+    check_size(transformers.Qwen3ForCausalLM, tmp_path, config.to_dict(), weights, "text_encoder")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -70,6 +70,9 @@ def check_built_size(build: Callable[[], torch.nn.Module], folder: Path, weights
             raise _refusal(folder, weights, what) from error
         said = f"{type(error).__name__}: {error}"
         raise ModelError(f"{what}: {folder / CONFIG} makes no model: {said}") from error
+    # Two names of one weight are two weights until they are tied, which a loader does last.
+    if callable(tie := getattr(module, "tie_weights", None)):
+        tie()
     unsaved = sum(buffer.numel() for buffer in module.buffers())
     if sum(p.numel() for p in module.parameters()) > most or unsaved > weights.numbers + UNSAVED:
         raise _refusal(folder, weights, what)
