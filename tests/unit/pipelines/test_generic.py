@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from stage_runtime.core.errors import ModelError
+from stage_runtime.core.errors import InvalidRequest, ModelError
 from stage_runtime.core.outcome import Modality
+from stage_runtime.pipelines.arguments import build_requests, small_arguments
 from stage_runtime.pipelines.call_signature import REQUIRED, CallSignature, read_call_signature
-from stage_runtime.pipelines.contract import FieldClass
+from stage_runtime.pipelines.contract import FieldClass, ResolvedModel, Wishes
 from stage_runtime.pipelines.generic import record_for
 
 PLAIN = {"prompt": None, "num_inference_steps": 25, "generator": None}
@@ -101,3 +104,24 @@ def test_a_signature_is_read_from_the_sources_of_diffusers() -> None:
 
 def test_an_unknown_class_has_no_signature() -> None:
     assert read_call_signature("MadeUpPipeline") is None
+
+
+def test_a_class_that_knows_some_sizes_alone_is_asked_for_no_other() -> None:
+    found = read_call_signature("Kandinsky5T2IPipeline")
+    assert found is not None
+    assert (640, 1408) in found.sizes
+    record = record_for(found)
+    model = ResolvedModel(record=record, model_index={}, path=Path(), defaults=record.defaults)
+    assert (small := small_arguments(model, "a cat", 2))["width"] * small["height"] == 640 * 1408  # type: ignore[operator]
+    for width, height in found.sizes:
+        build_requests(model, Wishes(prompt="a cat", width=width, height=height), request_id="a")
+    for width, height in ((640, 640), (1024, 1408), (896, 896)):
+        with pytest.raises(InvalidRequest, match=f"a size of 1024x1024, .*got {width}x{height}"):
+            build_requests(model, Wishes(prompt="a cat", width=width, height=height), request_id="a")
+
+
+def test_a_class_that_makes_any_size_has_no_list_of_them() -> None:
+    for name in ("FluxPipeline", "WanPipeline", "SanaPipeline"):
+        found = read_call_signature(name)
+        assert found is not None
+        assert found.sizes == ()

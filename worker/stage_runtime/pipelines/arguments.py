@@ -7,6 +7,7 @@ arguments that the record knows; whatever doesn't is an InvalidRequest that name
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -118,7 +119,13 @@ def small_arguments(model: ResolvedModel, prompt: str | None, steps: int) -> dic
     """
     record = model.record
     side = min(SMALL_SIDE * record.limits.size_multiple, record.limits.max_side)
-    small = {"width": side, "height": side, "num_frames": 1 + record.limits.frame_step, "negative_prompt": ""}
+    width, height = min(record.limits.sizes, key=math.prod, default=(side, side))
+    small = {
+        "width": width,
+        "height": height,
+        "num_frames": 1 + record.limits.frame_step,
+        "negative_prompt": "",
+    }
     reachable = {name: value for name, value in small.items() if name in record.wished.values()}
     text = record.example_prompt if prompt is None else prompt
     wishes = with_changes(Wishes(prompt=text, num_inference_steps=steps, seed=0), **reachable)
@@ -188,6 +195,7 @@ def _arguments(record: PipelineRecord, wishes: Wishes) -> dict[str, Value]:
         "num_frames": checks.optional(checks.frames, "num_frames", wishes.num_frames, limits),
         "seconds": checks.optional(checks.seconds, "seconds", wishes.seconds, limits),
     }
+    checks.size("width", checked["width"], checked["height"], limits)
     argument_of = {wish: argument for argument, wish in record.wished.items()}
     arguments: dict[str, Value] = dict(record.constants)
     arguments |= {argument_of[wish]: value for wish, value in checked.items() if value is not None}

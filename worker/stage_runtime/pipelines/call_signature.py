@@ -36,6 +36,8 @@ class CallSignature:
     parameters: Mapping[str, object]
     size_terms: frozenset[SizeTerm] = frozenset()
     """What the class divides height and width by."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each size that the class makes, where it knows only some; it turns others into these."""
 
 
 def read_call_signature(class_name: str) -> CallSignature | None:
@@ -47,7 +49,8 @@ def read_call_signature(class_name: str) -> CallSignature | None:
     parameters = _parameters_of(class_name, sources, depth=0)
     if parameters is None:
         return None
-    return CallSignature(class_name, parameters, frozenset(_size_terms(class_name, sources)))
+    terms = frozenset(_size_terms(class_name, sources))
+    return CallSignature(class_name, parameters, terms, _sizes(class_name, sources))
 
 
 def _pipelines_folder() -> Path | None:
@@ -97,6 +100,22 @@ def _size_terms(class_name: str, sources: list[str]) -> Iterator[SizeTerm]:
             ]
             if isinstance(divided, ast.Constant) or "scale" in text:
                 yield SizeTerm(math.prod(numbers), "scale" in text, "patch" in text)
+
+
+def _sizes(class_name: str, sources: list[str]) -> tuple[tuple[int, int], ...]:
+    """From `(width, height) not in self.NAME` and the list that the class gives that name."""
+    node = _class_node(class_name, sources)
+    parts = list(ast.walk(node)) if node is not None else []
+    names = {
+        ast.unparse(part.comparators[0])
+        for part in parts
+        if isinstance(part, ast.Compare) and ast.unparse(part.left) == "(width, height)"
+    }
+    for part in parts:
+        if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) in names:
+            said = _value(part.value)
+            return tuple(said) if isinstance(said, list) else ()
+    return ()
 
 
 def _parameters(arguments: ast.arguments) -> dict[str, object]:

@@ -82,6 +82,13 @@ def side(field: str, value: object, limits: Limits) -> int:
     return value
 
 
+def size(field: str, width: object, height: object, limits: Limits) -> None:
+    """A pair of sides that the model makes, where it makes only some."""
+    if limits.sizes and None not in (width, height) and (width, height) not in limits.sizes:
+        known = ", ".join(f"{one}x{other}" for one, other in limits.sizes)
+        raise Refused(field, f"a size of {known}", f"{width}x{height}")
+
+
 def frames(field: str, value: object, limits: Limits) -> int:
     """A number of frames."""
     count = whole(field, value, 1, limits.max_frames)

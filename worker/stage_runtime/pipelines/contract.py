@@ -78,6 +78,8 @@ class Limits:
     size_multiple: int = 16
     """Width and height are multiples of it: what the VAE shrinks by, times the patch of the denoiser."""
     max_side: int = 2048
+    sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each size that the model makes; empty when it makes all within the other bounds."""
     max_steps: int = 1000
     """Time steps that the schedulers know."""
     max_guidance: float = 100.0

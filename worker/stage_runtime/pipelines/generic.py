@@ -122,9 +122,11 @@ def _limits(signature: CallSignature, checkpoint: Checkpoint | None, modality: M
     steps = (checkpoint and size_steps(checkpoint, signature.size_terms)) or usual
     sides = [_default(signature, name, int) or 0 for name in ("width", "height")]
     frames = _default(signature, "num_frames", int)
+    known = [side for size in signature.sizes for side in size]
     return Limits(
-        size_multiple=math.gcd(steps.side, *sides),
-        max_side=max(Limits().max_side, *sides),
+        size_multiple=math.gcd(*known) if known else math.gcd(steps.side, *sides),
+        max_side=max(known) if known else max(Limits().max_side, *sides),
+        sizes=signature.sizes,
         frame_step=steps.frames if frames and (frames - 1) % steps.frames == 0 else 1,
         max_frames=1024,
         max_seconds=600.0,
