@@ -2,9 +2,11 @@
 
     python tests/sweeps/pipelines.py [NAME …]
 
-Prints a line a class: what it was made from; whether a request alone is plain diffusers' to the last bit, and three
-interleaved ones each; whether progress is 1, 2, … of what was asked for; whether previews are an interrupted plain
-run's, or are none; and why something is not. Ends with 1 if a class that draws isn't equal alone.
+Those of `zoo_pipelines` are saved and come in through the stage's own registry and loader, with the request that a
+stage probes itself with. Prints a line a class: what it was made from; whether a request alone is plain diffusers' to
+the last bit, and three interleaved ones each; whether progress is 1, 2, … of what was asked for; whether previews are
+an interrupted plain run's, or are none; whether the output has the size asked for; and why something is not. Ends with
+1 if a class that draws isn't equal alone.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -24,14 +27,20 @@ import numpy as np
 import torch
 
 from stage_runtime.core.errors import StageError
-from stage_runtime.core.outcome import Completed, Progressed
+from stage_runtime.core.outcome import Completed, Output, Progressed
+from stage_runtime.pipelines.arguments import small_arguments
+from stage_runtime.pipelines.loader import load
+from stage_runtime.pipelines.registry import resolve
 from stage_runtime.runner.output import PIXELS
 from support.hub_stage import HubStage, ask, plain, relative
 from support.interrupted import interrupted
 from support.tiny_models import fill_weights, reference_arguments
 from support.tiny_pipelines import BUILDERS
+from support.zoo_pipelines import ZOO
 
 STEPS = 4
+STEPS_OF = {"sana_sprint": 2, "text_to_video_zero": 50}
+"""Of those that can't be made in STEPS."""
 ROUNDING = 1e-4
 SCHEDULERS = ("HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler")
 """Put on what takes them, as classes of their own: their turns have two steps."""
@@ -46,6 +55,7 @@ class Row(NamedTuple):
     together: str = "-"
     steps: str = "-"
     previews: str = "-"
+    size: str = "-"
     why: str = ""
 
 
@@ -79,6 +89,32 @@ def classes(wanted: list[str]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]
                     other = made(kind, parts.components)
                     other.scheduler = getattr(diffusers, scheduler).from_config(parts.scheduler.config)
                     yield name, scheduler.removesuffix("DiscreteScheduler"), other, base
+
+
+def loaded(build: Callable[[], Any], folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A pipeline that was saved, as a stage loads it, and the arguments of a stage's small request."""
+    saved = build()
+    for name, part in saved.components.items():
+        if isinstance(part, torch.nn.Module):
+            fill_weights(part, name)
+    saved.save_pretrained(folder)
+    model = resolve(folder)
+    arguments = dict(small_arguments(model, "a cat", STEPS))
+    del arguments["prompt"], arguments[model.record.steps_argument]
+    return load(model, dtype=torch.float32, device=torch.device("cpu")), arguments
+
+
+def of_checkpoint(name: str) -> Row:
+    """The row of one that comes from a checkpoint."""
+    row = Row(name, "checkpoint")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            pipeline, base = loaded(ZOO[name], Path(folder))
+        except StageError as error:
+            return row._replace(why=f"refused: {error}")
+        except Exception as error:  # noqa: BLE001 - what a load may not raise is what is looked for
+            return row._replace(alone="RAW", why=f"{type(error).__name__}: {error}")
+        return tried(name, "checkpoint", pipeline, base)
 
 
 def made(kind: Any, components: dict[str, Any]) -> Any:
@@ -123,14 +159,16 @@ def tried(name: str, source: str, pipeline: Any, base: dict[str, Any]) -> Row:
 def checked(row: Row, stage: HubStage, pipeline: Any, base: dict[str, Any]) -> Row:
     """Run it alone and interleaved, and compare."""
     why = "; ".join(f"{part.name}: {part.reason}" for part in stage.capability.components if part.reason)
-    request = ask(base, "a", "a cat", steps=STEPS, seed=1)
+    count = STEPS_OF.get(row.name, STEPS)
+    more = 0 if count < STEPS else 1
+    request = ask(base, "a", "a cat", steps=count, seed=1)
     latents = HubStage.of(pipeline, base)
     latents.arrive(request)
     got = latents.outputs().get("a")
     equal = got is not None and np.array_equal(got, plain(pipeline, request), equal_nan=True)
     told = [one.step for one in latents.told if isinstance(one, Progressed)]
     ended = [one.steps for one in latents.told if isinstance(one, Completed)]
-    several = [ask(base, n, n, steps=STEPS + i, seed=i) for i, n in enumerate(("b", "c", "d"))]
+    several = [ask(base, n, n, steps=count + i * more, seed=i) for i, n in enumerate(("b", "c", "d"))]
     latents.told.clear()
     latents.arrive(*several)
     outs = latents.outputs()
@@ -139,17 +177,18 @@ def checked(row: Row, stage: HubStage, pipeline: Any, base: dict[str, Any]) -> R
     return row._replace(
         alone="equal" if equal else "DIFFERS",
         together="equal" if together == 0 else f"{together:.0e}" + ("" if together <= ROUNDING else " !"),
-        steps="ok" if told == list(range(1, STEPS)) and ended == [STEPS] else f"{told}/{ended}",
-        previews=previews_of(pipeline, base, stage),
+        steps="ok" if told == list(range(1, count)) and ended == [count] else f"{told}/{ended}",
+        previews=previews_of(pipeline, base, stage, count),
+        size=size_of(base, stage, count),
         why=(stage.capability.previews_reason or why)[:110],
     )
 
 
-def previews_of(pipeline: Any, base: dict[str, Any], stage: HubStage) -> str:
+def previews_of(pipeline: Any, base: dict[str, Any], stage: HubStage, count: int) -> str:
     """Are previews an interrupted plain run's?"""
     if not stage.capability.previews:
         return "none"
-    request = ask(base, "p", "a cat", steps=STEPS, seed=1, preview_steps=(2,))
+    request = ask(base, "p", "a cat", steps=count, seed=1, preview_steps=(count // 2,))
     stage.arrive(request)
     stage.run()
     shown = [one.preview for one in stage.told if isinstance(one, Progressed) and one.preview]
@@ -157,8 +196,21 @@ def previews_of(pipeline: Any, base: dict[str, Any], stage: HubStage) -> str:
         return "MISSING"
     if not stage.capability.early_stop:
         return "shown"
-    generator = PIXELS.convert(_Plain(interrupted(pipeline, request, 2), shown[0].modality.value), None)
+    generator = PIXELS.convert(
+        _Plain(interrupted(pipeline, request, count // 2), shown[0].modality.value), None
+    )
     return "equal" if generator.data == shown[0].data else "DIFFERS"
+
+
+def size_of(base: dict[str, Any], stage: HubStage, count: int) -> str:
+    """Has the output the size asked for?"""
+    stage.told.clear()
+    stage.arrive(ask(base, "s", "a cat", steps=count, seed=1))
+    output = getattr(stage.run().get("s"), "output", None)
+    if not isinstance(output, Output) or output.modality.value == "audio":
+        return "-"
+    asked = [base.get(name) for name in ("height", "width")]
+    return "ok" if None in asked or list(output.shape[-3:-1]) == asked else f"{output.shape}"
 
 
 class _Plain:
@@ -168,20 +220,32 @@ class _Plain:
         setattr(self, {"image": "images", "video": "frames", "audio": "audios"}[modality], value)
 
 
+def rows(wanted: list[str]) -> Iterator[Row]:
+    """The row of each class."""
+    for name in ZOO:
+        if not wanted or name in wanted:
+            yield of_checkpoint(name)
+    if set(wanted) <= set(ZOO) and wanted:
+        return
+    for name, source, pipeline, base in classes(wanted):
+        yield tried(name, source, pipeline, base)
+
+
 def main() -> int:
     """Print the table; 1 if a class that draws isn't plain diffusers'."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     diffusers.utils.logging.disable_progress_bar()
     bad = 0
-    print(f"{'class':44} {'made from':20} {'alone':8} {'three':8} {'steps':6} {'previews':9} why")
-    for name, source, pipeline, base in classes(sys.argv[1:]):
-        row = tried(name, source, pipeline, base)
+    print(f"{'class':44} {'made from':20} {'alone':8} {'three':8} {'steps':6} {'previews':9} {'size':6} why")
+    for row in rows(sys.argv[1:]):
         bad += (
             row.alone in ("DIFFERS", "RAW") or row.previews in ("DIFFERS", "MISSING") or "!" in row.together
-        )
+        ) or row.size not in ("ok", "-")
         print(
-            f"{row[0]:44} {row[1]:20} {row[2]:8} {row[3]:8} {row[4]:6} {row[5]:9} {row[6][:140]}", flush=True
+            f"{row.name:44} {row.source:20} {row.alone:8} {row.together:8} {row.steps:6} {row.previews:9} "
+            f"{row.size:6} {row.why[:200]}",
+            flush=True,
         )
     print(f"{bad} not as they should be")
     return bad > 0

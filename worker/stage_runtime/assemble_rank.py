@@ -17,7 +17,7 @@ from stage_api.devices import Device
 from stage_api.errors import Fault, SpecError
 from stage_api.spec import Mode
 from stage_runtime.batching.batcher import Batcher, CallCounts
-from stage_runtime.batching.probe import PROMPT, SEED, STEPS, Findings, probe
+from stage_runtime.batching.probe import PROMPT, SEED, Findings, probe
 from stage_runtime.batching.step_calls import StepCalls
 from stage_runtime.batching.step_probe import probe as probe_steps
 from stage_runtime.batching.tape import Loaded
@@ -49,7 +49,7 @@ from stage_runtime.pipelines.loader import load
 from stage_runtime.pipelines.step_model import StepModel
 from stage_runtime.runner.base import Ask, ModelRunner, OnFault, RunnerOptions
 from stage_runtime.runner.hub import Hub
-from stage_runtime.runner.output import Deliver, OutputFormat, deferred, modality_of
+from stage_runtime.runner.output import Deliver, OutputFormat, check_sides, deferred, modality_of
 from stage_runtime.runner.proofs import Replays, replays, small_requests, trial
 from stage_runtime.runner.runner import Runner, RunnerParts
 from stage_runtime.runner.script_factory import ScriptFactory
@@ -317,14 +317,15 @@ def pipeline_parts(
     )
     hub = Hub(batcher, frozenset(found.denoisers), found.plan.unit is not Unit.CALL, overlay)
     factory = ScriptFactory(known, hub, output.arguments, features, plan=found.plan)
-    small = ask_many([PROMPT], SEED, STEPS)
+    small = ask_many([PROMPT], SEED, found.few)
+    check_sides(output.convert(found.result, None), small)
     served = Served(
         found, bool(keepers), lambda call: any(h.needs_solo(call) for h in batcher.hooks), context
     )
     result = found.result
     for feature in reversed(features):
         result = _before(feature, served, factory, output, small, result)
-    proof = replays(factory, output, small, result)
+    proof = replays(factory, output, small, result, found.few)
     proof = proof._replace(resumed=found.impurity or proof.resumed)
     factory.records = not all(proof)
     batcher.counts = CallCounts()

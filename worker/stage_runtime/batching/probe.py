@@ -43,6 +43,8 @@ SEED: Final = 1
 STEPS: Final = 2
 MORE_STEPS: Final = 4
 """Of the run that shows how loops grow with the steps asked for."""
+ENOUGH_STEPS: Final = 50
+"""For a class that can't be run in a few."""
 PAD_BY: Final = 3
 """Tokens of padding that the self-check adds."""
 
@@ -67,30 +69,53 @@ class Findings:
     impurity: str
     """Why some answers don't depend on the arguments of their call alone; empty when all do."""
     disturbs_processors: bool
+    few: int
+    """Steps of small requests: STEPS, or more for a class that needs more."""
     result: Any
-    """What the pipeline gave for `ask([PROMPT], SEED, STEPS)`."""
+    """What the pipeline gave for `ask([PROMPT], SEED, few)`."""
 
 
 def probe(loaded: Loaded, ask: Ask) -> Findings:
     """Run the pipeline a few steps and find out. Raises ModelError when it can't be run or calls no component."""
     with torch.no_grad():
-        one = _first(loaded, ask)
+        steps, one = _first(loaded, ask)
         if not one.calls:
             raise ModelError(f"{loaded.name} called none of its components")
         reason = ""
         two = None
         try:
-            two = record(loaded, ask([PROMPT, PROMPT], SEED, STEPS))
+            two = record(loaded, ask([PROMPT, PROMPT], SEED, steps))
         except ModelError as why:
             reason = f"it can't make two at once ({why})"
-        other = record(loaded, ask([LONG_PROMPT], SEED + 1, MORE_STEPS))
-        return _findings(loaded, one, two, other, reason)
+        return _findings(loaded, (steps, one), two, _longer(loaded, ask, steps), reason)
 
 
-def _first(loaded: Loaded, ask: Ask) -> Tape:
-    """The first run, in tiles where a decoder knows no other way."""
+def _first(loaded: Loaded, ask: Ask) -> tuple[int, Tape]:
+    """The first run, and in how many steps it can be made. Raises: ModelError with what few steps failed of."""
     try:
-        return record(loaded, ask([PROMPT], SEED, STEPS))
+        return STEPS, _in_tiles_if_need_be(loaded, ask, STEPS)
+    except ModelError as error:
+        if isinstance(error.__cause__, NameError):
+            raise
+        try:
+            return ENOUGH_STEPS, _in_tiles_if_need_be(loaded, ask, ENOUGH_STEPS)
+        except ModelError:
+            raise error from error.__cause__
+
+
+def _longer(loaded: Loaded, ask: Ask, steps: int) -> tuple[int, Tape]:
+    """A run of another prompt in more steps, if the class can be run in more."""
+    more = steps + MORE_STEPS - STEPS
+    try:
+        return more, record(loaded, ask([LONG_PROMPT], SEED + 1, more))
+    except ModelError as error:
+        log.info("can't be run in more steps", extra={"why": words_of(error)[:200], "steps": more})
+        return steps, record(loaded, ask([LONG_PROMPT], SEED + 1, steps))
+
+
+def _in_tiles_if_need_be(loaded: Loaded, ask: Ask, steps: int) -> Tape:
+    try:
+        return record(loaded, ask([PROMPT], SEED, steps))
     except ModelError as error:
         tile = [t for m in loaded.modules.values() if callable(t := getattr(m, "enable_tiling", None))]
         if not isinstance(error.__cause__, NotImplementedError) or not tile:
@@ -98,18 +123,22 @@ def _first(loaded: Loaded, ask: Ask) -> Tape:
         for enable in tile:
             enable()
         log.info("decoding in tiles", extra={"why": words_of(error.__cause__)[:200]})
-        return record(loaded, ask([PROMPT], SEED, STEPS))
+        return record(loaded, ask([PROMPT], SEED, steps))
 
 
-def _plan(one: Tape, other: Tape) -> LoopPlan:
+def _plan(few: tuple[int, Tape], more: tuple[int, Tape]) -> LoopPlan:
+    (steps, one), (more_steps, other) = few, more
     if any(one.loops):
-        return LoopPlan.measured(Unit.LOOP, (STEPS, one.loops), (MORE_STEPS, other.loops))
+        return LoopPlan.measured(Unit.LOOP, (steps, one.loops), (more_steps, other.loops))
     if one.steps:
-        return LoopPlan.measured(Unit.SCHEDULER, (STEPS, [one.steps]), (MORE_STEPS, [other.steps]))
+        return LoopPlan.measured(Unit.SCHEDULER, (steps, [one.steps]), (more_steps, [other.steps]))
     return LoopPlan(Unit.CALL)
 
 
-def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: str) -> Findings:
+def _findings(
+    loaded: Loaded, few: tuple[int, Tape], two: Tape | None, more: tuple[int, Tape], reason: str
+) -> Findings:
+    (steps, one), (_, other) = few, more
     counts_steps = one.steps > 0
     denoisers = (
         tuple(one.denoisers)
@@ -152,12 +181,13 @@ def _findings(loaded: Loaded, one: Tape, two: Tape | None, other: Tape, reason: 
         denoisers,
         counts_steps,
         counts_steps or any(one.loops) or len(one.calls) != len(other.calls),
-        _plan(one, other),
+        _plan(few, more),
         specs,
         plain,
         capabilities,
         impurity,
         one.disturbed,
+        steps,
         one.result,
     )
 

@@ -111,10 +111,15 @@ def record(loaded: Loaded, arguments: dict[str, Any]) -> Tape:
     if error is not None and out_of_memory(error):
         raise error
     if error is not None:
-        raise ModelError(
-            f"{loaded.name} can't be run from a prompt, a size and a number of steps: {words_of(error)}"
-        ) from error
+        raise ModelError(_reason(loaded.name, error)) from error
     return tape
+
+
+def _reason(name: str, error: Exception) -> str:
+    if isinstance(error, NameError) and error.name:
+        # What a class imports only where it is installed is an unknown name elsewhere.
+        return f"{name} needs a package that is not installed: {error.name}"
+    return f"{name} can't be run from a prompt, a size and a number of steps: {words_of(error)}"
 
 
 def _answer(script: Script, call: Call, loaded: Loaded, tape: Tape) -> None:

@@ -201,6 +201,8 @@ def _fault(where: str, error: Exception) -> ModelError | OutOfDeviceMemory:
     """Whose fault it is: a machine without enough memory may not condemn the model for good."""
     if out_of_memory(error):
         return OutOfDeviceMemory(f"{where}: {_words(error)}")
+    if isinstance(error, NameError) and error.name:
+        return ModelError(f"{where}: its class needs a package that is not installed: {error.name}")
     return ModelError(f"{where}: {_words(error)}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -130,6 +130,22 @@ def tensor_to_output(result: Any, sample_rate: int | None = None) -> Output:
     check_finite(item, "pixels")
     pixels = (item.detach().float() * 255).round().to(torch.uint8).movedim(-3, -1).contiguous().cpu().numpy()
     return Output(modality=modality, data=pixels.tobytes(), shape=pixels.shape, dtype=str(pixels.dtype))
+
+
+def check_sides(made: Output, asked: Mapping[str, Any]) -> None:
+    """Raises: ModelError for a picture or a clip that is not of the height and width that were asked for, if any."""
+    sides = asked.get("height"), asked.get("width")
+    if (
+        made.modality is Modality.AUDIO
+        or made.dtype != "uint8"
+        or None in sides
+        or made.shape[-3:-1] == sides
+    ):
+        return
+    height, width = made.shape[-3:-1]
+    raise ModelError(
+        f"asked for {sides[1]}x{sides[0]} the model makes {width}x{height}, so it can't be served"
+    )
 
 
 ALIKE: Final = 0.02

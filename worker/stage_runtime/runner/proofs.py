@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from stage_runtime.batching.probe import STEPS
 from stage_runtime.batching.probe import Ask as AskMany
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.runner.base import Ask
@@ -64,10 +63,15 @@ class Replays(NamedTuple):
     shown: str
 
 
-def replays(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any) -> Replays:
-    """What replays are good for. `want`: what the small request gives whole. Sets `one_step_calls` of the factory."""
+def replays(
+    factory: ScriptFactory, output: OutputFormat, arguments: Arguments, want: Any, steps: int
+) -> Replays:
+    """What replays are good for. `want`: what the small request gives whole, in so many steps.
+
+    Sets `one_step_calls` of the factory.
+    """
     try:
-        middle, last = _checkpoints(factory, arguments)
+        middle, last = _checkpoints(factory, arguments, steps)
         interrupted = _interrupted(factory, arguments)
     except Exception as error:  # noqa: BLE001 - that it can't be replayed is a finding
         why = f"a replay failed: {words_of(error)}"[:300]
@@ -92,7 +96,9 @@ def replays(factory: ScriptFactory, output: OutputFormat, arguments: Arguments, 
     return Replays(fault(middle, want, "resumed", decode_only=False), shown)
 
 
-def _checkpoints(factory: ScriptFactory, arguments: Arguments) -> tuple[Checkpoint, Checkpoint | None]:
+def _checkpoints(
+    factory: ScriptFactory, arguments: Arguments, steps: int
+) -> tuple[Checkpoint, Checkpoint | None]:
     """Of one in its middle and at its end; None where no component is called after the last step."""
     hub = factory.hub
     script = _opened(factory, REPLAY, arguments)
@@ -102,7 +108,7 @@ def _checkpoints(factory: ScriptFactory, arguments: Arguments) -> tuple[Checkpoi
         factory.hub.await_answer()
     factory.one_step_calls = recording.first_step_calls
     middle = recording.checkpoint(script)
-    while not script.done and (script.steps < STEPS or hub.phase(script) < DECODE):
+    while not script.done and (script.steps < steps or hub.phase(script) < DECODE):
         hub.serve([script])
     last = None if script.done else recording.checkpoint(script)
     factory.forget(REPLAY)
