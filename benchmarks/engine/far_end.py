@@ -13,10 +13,10 @@ import zmq
 
 from stage_runtime.core.control import Invoke
 from stage_runtime.core.outcome import Completed, Modality, Output
-from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach, encode
 from stage_runtime.ipc.file_pipe import FilePipe
 from stage_runtime.ipc.messages import Answered, Ask, Command, Hello, OutputReady, Reply
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender
 
 STOP = b"stop"

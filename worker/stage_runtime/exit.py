@@ -61,15 +61,20 @@ def write_report(report: TerminationReport, environ: Mapping[str, str] = os.envi
 
 
 def leave(error: BaseException | None, *, epoch: int | None = None) -> NoReturn:
-    """Write the report and end the process with its code, whatever its threads are doing.
-
-    NB: no finalisers run, since those of a poisoned device can hang, or crash and change the exit code.
-    """
+    """Write the report and end the process with its code."""
     report = report_of(error, epoch=epoch)
     write_report(report)
     level = logging.INFO if error is None else logging.CRITICAL
     log.log(level, "leaving", extra={"exit_code": int(report.exit_code), "reason": report.reason})
+    end_process(report.exit_code)
+
+
+def end_process(code: int) -> NoReturn:
+    """Get out what was written, and end with this code, whatever the process's threads are doing.
+
+    NB: no finalisers run, since those of a poisoned device can hang, or crash and change the exit code.
+    """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(report.exit_code)
+    os._exit(code)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from stage_api import names
 from stage_runtime import log as logs
+from stage_runtime.exit import end_process, exit_code_of
 from stage_runtime.ipc.addresses import listening_host, port_of
-from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.messages import Dying, Hello, Meet, Ready, Serving, Setup, Starting, Stop
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.processes.parent import end_with
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         code = _last_words(arguments.rank, channel, error)
     if channel is not None:
         channel.close()
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(code)
+    end_process(code)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -176,7 +174,6 @@ def _last_words(rank: int, channel: RankChannel | None, error: BaseException) ->
     from stage_api.errors import SpecError
     from stage_runtime.core.error_codec import encoded, words_of
     from stage_runtime.core.errors import StageError
-    from stage_runtime.exit import exit_code_of
 
     expected = isinstance(error, StageError | SpecError)
     extra = {"rank": rank, "error": words_of(error)}

@@ -19,9 +19,10 @@ import zmq
 
 from stage_runtime.core.control import Health, Outstanding
 from stage_runtime.core.errors import EngineDeadError
-from stage_runtime.ipc.channel import MAX_DRAIN, BadReply, EngineChannel, PeerGone, RankChannel
+from stage_runtime.ipc.channel import MAX_DRAIN, BadReply, EngineChannel, PeerGone
 from stage_runtime.ipc.codec import BadMessage, encode
 from stage_runtime.ipc.messages import Answered, Ask, Hello, Reply, Starting, Stop
+from stage_runtime.ipc.rank_channel import RankChannel
 from support.stage_process import until
 
 LONG_S = 30.0

@@ -16,9 +16,10 @@ import zmq
 from stage_runtime.core.control import Health
 from stage_runtime.core.error_codec import encoded
 from stage_runtime.core.errors import DeviceLost, EngineDeadError
-from stage_runtime.ipc.channel import EngineChannel, RankChannel
+from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.keys import ClientKeys, generate, load_client, load_server
 from stage_runtime.ipc.messages import Ask, Dying, Hello, Starting
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.sockets import monitor_of
 
 LONG_S = 30.0

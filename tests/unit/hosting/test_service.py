@@ -20,8 +20,9 @@ from stage_runtime.hosting.messages import (
     decode_tell,
 )
 from stage_runtime.hosting.service import Service
-from stage_runtime.ipc.channel import EngineChannel, RankChannel
+from stage_runtime.ipc.channel import EngineChannel
 from stage_runtime.ipc.file_pipe import FilePipe
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Receiver, Sender
 from support.builders import EngineBuilder, RequestBuilder, a_request
 from support.http_stage import PictureExecutor

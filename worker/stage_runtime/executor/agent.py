@@ -20,9 +20,9 @@ from stage_runtime.core.errors import EngineDeadError, EngineHung, InternalError
 from stage_runtime.executor.death import Deaths
 from stage_runtime.executor.launch import Launch, rank_environ
 from stage_runtime.executor.pods import MeetingPoint, meeting_point, spanning_life
-from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.keys import load_client
 from stage_runtime.ipc.messages import Attending, Ended, Frozen
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.processes.children import Children
 from stage_runtime.processes.wakeup import Wakeup
 

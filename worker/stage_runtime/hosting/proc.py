@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn
@@ -19,7 +17,7 @@ from stage_runtime import log as logs
 from stage_runtime.core.error_codec import encoded, words_of
 from stage_runtime.core.errors import EngineDeadError, InternalError, StageError
 from stage_runtime.engine.engine import Engine
-from stage_runtime.exit import exit_code_of
+from stage_runtime.exit import end_process, exit_code_of
 from stage_runtime.hosting.messages import Hello, Leaving, Setup, decode_ask
 from stage_runtime.hosting.service import Service
 from stage_runtime.ipc.file_pipe import FilePipe
@@ -49,10 +47,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         channel.send(Leaving(encoded(error)))
         death = error
     channel.close()
-    logging.shutdown()
-    sys.stderr.flush()
-    # NB: no finalisers run, since those of a device can hang, or crash and change the exit code.
-    os._exit(exit_code_of(death))
+    end_process(exit_code_of(death))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -24,7 +24,6 @@ from stage_runtime.ipc.connection_guard import DOMAIN, ConnectionGuard
 from stage_runtime.ipc.identity import Peer, peer_of
 from stage_runtime.ipc.keys import ServerKeys
 from stage_runtime.ipc.messages import Refused
-from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.socket_folder import private_folder
 from stage_runtime.ipc.sockets import (
     LINGER_MS,
@@ -37,8 +36,6 @@ from stage_runtime.ipc.sockets import (
     readable,
 )
 from stage_runtime.processes.wakeup import Wakeup
-
-__all__ = ["MAX_DRAIN", "BadReply", "EngineChannel", "PeerGone", "RankChannel"]
 
 MAX_DRAIN: Final = 256
 """Replies taken at once, so that a flood of them doesn't keep the loop from its other work."""

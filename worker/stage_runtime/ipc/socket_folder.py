@@ -18,13 +18,8 @@ LONGEST: Final = 107
 """Bytes in the path of a Unix socket."""
 _NAME: Final = re.compile(r"omnistage-(\d+)-(\d+)-(\d+)-.*")
 _MAY_PASS: Final = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EIO,
-    errno.ESTALE,
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 
 

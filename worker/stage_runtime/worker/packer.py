@@ -18,9 +18,9 @@ from msgspec import Struct
 from stage_runtime.core.error_codec import words_of
 from stage_runtime.core.outcome import Completed, Failed, Output, failed
 from stage_runtime.devices.kinds import compute_device
-from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import detach
 from stage_runtime.ipc.messages import OutputReady
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender
 from stage_runtime.runner.output import Made
 

@@ -15,9 +15,9 @@ from stage_runtime.core.control import Outstanding, Pause, StopEarly, Wake
 from stage_runtime.core.errors import EngineDeadError, InternalError, RequestFailed
 from stage_runtime.core.outcome import Aborted, Completed, Computed, ExecutorOutcome, Failed, failed
 from stage_runtime.core.wave import Wave
-from stage_runtime.ipc.channel import RankChannel
 from stage_runtime.ipc.codec import BadMessage, detach
 from stage_runtime.ipc.messages import Answered, Ask, Command, Parcel, Run, Stop, Ticked
+from stage_runtime.ipc.rank_channel import RankChannel
 from stage_runtime.ipc.shm import Sender
 from stage_runtime.processes.wakeup import Wakeup
 from stage_runtime.runner.output import Made
