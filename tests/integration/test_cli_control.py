@@ -85,6 +85,9 @@ def test_a_local_run_is_paused_put_to_sleep_profiled_and_starts_unpaused(
 
         assert control("profile-start").endswith("recording\n")
         assert draw() == 200
+        (tmp_path / "no-folder").touch()
+        assert main(["control", "steered", "profile-stop", "-o", str(tmp_path / "no-folder")]) == 1
+        assert "no-folder" in capsys.readouterr().err
         told = control("profile-stop", "-o", str(tmp_path / "traces"))
         (trace,) = (tmp_path / "traces" / "steered-0").iterdir()
         assert str(trace) in told
@@ -216,6 +219,14 @@ def test_every_replica_of_a_cluster_is_told_with_the_stages_own_token(server: Co
     for client in replicas.values():
         assert client.call("POST", "/pause") == {}
         assert client.call("POST", "/resume") == {}
+
+
+@pytest.mark.parametrize("token", ["two\nlines-of-a-token", "a-token-with\x00-in-it", "a-token\r\nx: y"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_told(server: ControlServer, token: str) -> None:
+    with pytest.raises(ControlRefused, match="one line of text") as refused:
+        replicas_on(House({"a-0-e0-0": server}, ENABLED), "a", token)
+    assert "token-" not in str(refused.value)
+    assert "lines" not in str(refused.value)
 
 
 def test_a_wrong_token_is_refused_by_the_replica(server: ControlServer) -> None:

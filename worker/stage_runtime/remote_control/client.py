@@ -27,7 +27,12 @@ class ControlClient:
     """Calls to one replica. Each has a connection of its own."""
 
     def __init__(self, connect: Connect, token: str | None = None) -> None:
-        """Whatever `connect` gives is closed after a call. `token`: None where to be let in is proof enough."""
+        """Whatever `connect` gives is closed after a call. `token`: None where to be let in is proof enough.
+
+        Raises: ControlRefused for a token of several lines, which no header can hold.
+        """
+        if token is not None and any(end in token for end in "\r\n\0"):
+            raise ControlRefused("the token: expected one line of text, got another")
         self._connect = connect
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
 
@@ -50,8 +55,8 @@ class ControlClient:
         part = target.with_name(f"{target.name}.part-{os.getpid()}")
         with _Connection(self._connect()) as connection:
             connection.request("GET", f"/control/traces/{rank}", headers=self._headers)
-            response = _checked(connection.getresponse())
             try:
+                response = _checked(connection.getresponse())
                 with part.open("wb") as file:
                     while piece := response.read(PIECE_BYTES):
                         file.write(piece)

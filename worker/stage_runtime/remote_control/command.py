@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -43,7 +45,11 @@ def control(arguments: argparse.Namespace) -> int:
 def _replicas(arguments: argparse.Namespace) -> dict[int, ControlClient]:
     """A client for each replica that runs. Raises: NoSuchStage if there is none."""
     if any((arguments.namespace, arguments.context, arguments.kubeconfig, arguments.token_file)):
-        token = None if arguments.token_file is None else arguments.token_file.read_text().strip()
+        token = (
+            None
+            if arguments.token_file is None
+            else arguments.token_file.read_bytes().decode("latin-1").strip()
+        )
         cluster = KubernetesCluster(arguments.namespace, arguments.context, arguments.kubeconfig)
         found = replicas_on(cluster, arguments.stage, token)
         where = f"in namespace {cluster.namespace}"
@@ -103,10 +109,15 @@ def _start_profile(client: ControlClient, _arguments: argparse.Namespace, _repli
 
 
 def _stop_profile(client: ControlClient, arguments: argparse.Namespace, replica: int) -> str:
-    """Traces of several replicas have the same names, so each replica has its folder."""
-    traces = client.call("POST", "/profile/stop")["traces"]
+    """Traces of several replicas have the same names, so each replica has its folder.
+
+    It is there before the recording ends, which ends but once.
+    """
     folder = arguments.output / f"{arguments.stage}-{replica}"
     folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    traces = client.call("POST", "/profile/stop")["traces"]
     lines = ["recorded"]
     for rank, name in enumerate(traces):
         target = folder / Path(name).name
