@@ -57,7 +57,7 @@ def made(name: str, **settings: Any) -> Any:
     return kind(**{key: value for key, value in (settings | SCHEDULERS[name]).items() if key in known})
 
 
-def gone_through(scheduler: Any, count: int) -> None:
+def gone_through(scheduler: Any, count: int) -> torch.Tensor:
     """Set so many steps and make them, of numbers that hardly matter."""
     intercept(scheduler, Steps())
     scheduler.set_timesteps(count)
@@ -66,6 +66,7 @@ def gone_through(scheduler: Any, count: int) -> None:
     options = {"generator": torch.Generator().manual_seed(0)} if "generator" in taken else {}
     for t in scheduler.timesteps:
         latents = scheduler.step(0.1 * latents, t, latents, **options, return_dict=False)[0]
+    return latents
 
 
 @pytest.mark.parametrize("offset", [0, 1])
@@ -81,6 +82,31 @@ def test_each_number_of_steps_is_made_or_refused_with_its_field(name: str, spaci
             refused[count] = why
     assert {why.field for why in refused.values()} <= {"num_inference_steps"}
     assert not {2, 3, 33} & set(refused)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize(
+    "name", ["DEISMultistepScheduler", "DPMSolverMultistepScheduler", "UniPCMultistepScheduler"]
+)
+def test_times_that_are_twice_there_are_refused_where_they_would_give_no_finite_numbers(
+    name: str, order: int
+) -> None:
+    for spacing in SPACINGS:
+        scheduler = made(name, timestep_spacing=spacing, num_train_timesteps=TRAINED, solver_order=order)
+        for count in (3, 50, 99, 100, 101):
+            try:
+                last = gone_through(copy.deepcopy(scheduler), count)
+            except InvalidRequest:
+                assert count >= 99, spacing
+            else:
+                assert torch.isfinite(last).all(), (spacing, count)
+
+
+@pytest.mark.parametrize("name", ["KDPM2DiscreteScheduler", "KDPM2AncestralDiscreteScheduler"])
+def test_more_steps_than_there_are_times_are_refused_where_all_would_be_the_same(name: str) -> None:
+    scheduler = made(name, timestep_spacing="leading", num_train_timesteps=TRAINED)
+    with pytest.raises(InvalidRequest, match="all the same"):
+        gone_through(scheduler, TRAINED + 1)
 
 
 def test_what_leaves_a_table_is_refused_before_the_denoiser_runs_with_the_field() -> None:

@@ -90,6 +90,13 @@ def _refusal(scheduler: Any, why: str) -> InvalidRequest:
     )
 
 
+def _looks_back(scheduler: Any) -> bool:
+    """True for one that divides by how far its last steps were apart."""
+    config = getattr(scheduler, "config", {})
+    orders = [config.get(name) or 1 for name in ("solver_order", "predictor_order", "corrector_order")]
+    return max(orders) > 1 and not hasattr(scheduler, "order_list")
+
+
 def _timesteps_fault(scheduler: Any) -> str:
     """Why the time steps that were set can't be gone through; "" if they can."""
     times = getattr(scheduler, "timesteps", None)
@@ -101,6 +108,11 @@ def _timesteps_fault(scheduler: Any) -> str:
     for numbers in (times, sigmas):
         if isinstance(numbers, torch.Tensor) and not bool(torch.isfinite(numbers).all()):
             return "their times are not finite"
+    if isinstance(sigmas, torch.Tensor):
+        if times.numel() > 1 and bool((times == times[0]).all()):
+            return "their times are all the same"
+        if _looks_back(scheduler) and bool((sigmas[:-1].diff() == 0).any()):
+            return "two of their times are the same"
     table = getattr(scheduler, "alphas_cumprod", None)
     # those with sigmas interpolate between the entries; the others look each time up
     if isinstance(table, torch.Tensor) and sigmas is None and not times.is_floating_point():
