@@ -73,13 +73,16 @@ class _Connection(http.client.HTTPConnection):
     def __init__(self, connected: socket.socket) -> None:
         super().__init__("stage")
         connected.settimeout(PATIENCE_S)
-        self.sock = connected
+        self.sock = self._connected = connected
 
     def __enter__(self) -> _Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+        # An answer that broke off keeps its file, and the file the socket, for as long as the error is kept.
+        if self._connected.fileno() != -1:
+            os.close(self._connected.detach())
 
 
 def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -133,6 +134,10 @@ class KubernetesCluster:
                 self.namespace,
                 ports=str(names.CONTROL_PORT),
             )
+            # The client's thread leaves them open where the other end says goodbye first; when it ends, they go.
+            for end in (forward.websocket.sock, *(port.python for port in forward.local_ports.values())):
+                if end is not None:  # it may be over already
+                    weakref.finalize(forward, end.close)
             return cast("socket.socket", forward.socket(names.CONTROL_PORT))
 
     @contextmanager
